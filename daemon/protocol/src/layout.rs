@@ -1,0 +1,95 @@
+//! The shared memory: one sealed memfd for events, one for commands.
+//!
+//! Events memfd: [`DevicePage`], [`ControlPage`], [`RingHead`], then the slots.
+//! Commands memfd: [`RingHead`], then the slots. Pages are 4 KiB. The daemon creates both
+//! and seals their size; the rings themselves are in [`crate::ring`].
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Bytes of a page here.
+pub const PAGE_BYTES: usize = 4096;
+/// Bytes of one slot: sequence number and payload.
+pub const SLOT_BYTES: usize = 64;
+/// Stream slots; the last one is shared by all streams that got none of their own and
+/// never has a progress mark.
+pub const STREAM_SLOTS: usize = 64;
+
+/// Words that the device writes (`cuStreamWriteValue32`), registered with the driver by
+/// the shim. Readers treat a value as a hint that may be stale, never as proof of more.
+#[repr(C, align(4096))]
+pub struct DevicePage {
+    /// Per stream slot: low 32 bits of the sequence number that the device has passed.
+    pub progress: [AtomicU32; STREAM_SLOTS],
+    /// Per executor queue: id of the last command executed.
+    pub done: [AtomicU32; crate::command::queue::COUNT],
+}
+
+/// Words that shim and daemon write for one another.
+#[repr(C, align(4096))]
+pub struct ControlPage {
+    /// Daemon: a progress mark is wanted after this many launches in a stream (at least 1).
+    pub mark_stride: AtomicU32,
+    /// Daemon: 1 once it wants nothing more from this program (shutting down).
+    pub closing: AtomicU32,
+    /// Shim: last sequence number given out.
+    pub last_seq: AtomicU64,
+    /// Shim: records not written because the event ring was full.
+    pub events_dropped: AtomicU64,
+    /// Shim: commands executed, by operation (index: operation number, 0 for unknown).
+    pub commands_executed: [AtomicU64; 8],
+    /// Shim: commands that the driver refused.
+    pub commands_failed: AtomicU64,
+    /// Shim: discards not made because the range was no longer free.
+    pub discards_declined: AtomicU64,
+    /// Shim: `CLOCK_MONOTONIC` nanoseconds when the last command was handed to the driver.
+    pub last_issue_ns: AtomicU64,
+    /// Shim: sum and count of nanoseconds from [`crate::command::CommandRecord::cause_ns`]
+    /// to the hand-over to the driver, over commands that carry one.
+    pub latency_sum_ns: AtomicU64,
+    /// See `latency_sum_ns`.
+    pub latency_count: AtomicU64,
+    /// Shim: that latency in powers of two of a microsecond (bucket i: below 2^i us; the
+    /// last bucket has the rest).
+    pub latency_buckets: [AtomicU64; 24],
+}
+
+/// One cache line.
+#[repr(C, align(64))]
+pub struct CacheLine<T>(pub T);
+
+/// Head of a ring; its capacity was told in the handshake.
+#[repr(C, align(4096))]
+pub struct RingHead {
+    /// Next slot to be written.
+    pub head: CacheLine<AtomicU64>,
+    /// Next slot to be read (the reader's hint to the writer; the reader keeps its own).
+    pub tail: CacheLine<AtomicU64>,
+    /// 1 while the reader sleeps and wants the eventfd written.
+    pub sleeping: CacheLine<AtomicU32>,
+}
+
+const _: () = assert!(size_of::<DevicePage>() == PAGE_BYTES);
+const _: () = assert!(size_of::<ControlPage>() == PAGE_BYTES);
+const _: () = assert!(size_of::<RingHead>() == PAGE_BYTES);
+
+/// Offsets in the events memfd, bytes.
+pub mod events_memfd {
+    use super::PAGE_BYTES;
+    /// [`super::DevicePage`].
+    pub const DEVICE_PAGE: usize = 0;
+    /// [`super::ControlPage`].
+    pub const CONTROL_PAGE: usize = PAGE_BYTES;
+    /// [`super::RingHead`].
+    pub const RING_HEAD: usize = 2 * PAGE_BYTES;
+    /// The slots.
+    pub const SLOTS: usize = 3 * PAGE_BYTES;
+}
+
+/// Offsets in the commands memfd, bytes.
+pub mod commands_memfd {
+    use super::PAGE_BYTES;
+    /// [`super::RingHead`].
+    pub const RING_HEAD: usize = 0;
+    /// The slots.
+    pub const SLOTS: usize = PAGE_BYTES;
+}

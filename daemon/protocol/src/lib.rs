@@ -1,0 +1,18 @@
+//! The wire between the shim (in the program) and the daemon.
+//!
+//! Owns: the handshake messages ([`handshake`]), the records in the two rings
+//! ([`event`], [`command`]), the shared memory that holds them ([`layout`]).
+//! Knows nothing of sockets, CUDA or policy, and is `no_std`, because the shim is.
+#![no_std]
+
+pub mod command;
+pub mod event;
+pub mod handshake;
+pub mod layout;
+
+/// Version of everything in this crate. Two sides of different versions do not talk:
+/// the daemon says so in its [`handshake::Welcome`] and the program runs on alone.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Bytes in one block, nvidia-uvm's `UVM_VA_BLOCK_SIZE` (uvm_va_block_types.h, 580.142).
+pub const BLOCK_BYTES: u64 = 2 << 20;
