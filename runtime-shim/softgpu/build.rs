@@ -1,0 +1,10 @@
+//! Names the library `libcuda.so.1` and binds its calls to itself.
+//!
+//! Without `-Bsymbolic` a preloaded library that interposes an entry point would also
+//! catch the calls that this library makes to its own functions.
+
+fn main() {
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    println!("cargo::rerun-if-changed=build.rs");
+}

@@ -1,0 +1,1 @@
+//! The processors that run kernels.
