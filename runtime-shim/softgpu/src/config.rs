@@ -1,1 +1,244 @@
-//! The configuration.
+//! The configuration of the soft GPU, read from the environment once, in `cuInit`.
+//!
+//! It owns the names of the variables, their forms and their defaults. What the values
+//! mean is the business of `memory` (capacity, link, faults) and `sm` (compute).
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// The unit of residency: capacity is a multiple of it.
+const BLOCK: u64 = 2 * MIB;
+
+/// What the environment says about the device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Device memory, bytes; a multiple of 2 MiB.
+    pub memory_bytes: u64,
+    /// Rate of copies to the device, bytes per second.
+    pub link_in_bytes_per_s: u64,
+    /// Rate of copies from the device, bytes per second.
+    pub link_out_bytes_per_s: u64,
+    /// What the service of one batch of faults costs, beside the migration.
+    pub fault: Duration,
+    /// A kernel takes at least this many times its own CPU time.
+    pub compute_scale: f64,
+    /// Where the counters go at process exit.
+    pub stats: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            memory_bytes: 512 * MIB,
+            link_in_bytes_per_s: 1_000_000_000,
+            link_out_bytes_per_s: 1_000_000_000,
+            fault: Duration::from_micros(45),
+            compute_scale: 1.0,
+            stats: None,
+        }
+    }
+}
+
+/// A variable whose value cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}=\"{value}\" {problem}; set it to {expected}")]
+pub struct ConfigError {
+    variable: &'static str,
+    value: String,
+    problem: &'static str,
+    expected: &'static str,
+}
+
+const MEMORY: &str = "OVERSUB_SOFTGPU_MEMORY";
+const LINK_IN: &str = "OVERSUB_SOFTGPU_LINK_IN";
+const LINK_OUT: &str = "OVERSUB_SOFTGPU_LINK_OUT";
+const FAULT_US: &str = "OVERSUB_SOFTGPU_FAULT_US";
+const COMPUTE_SCALE: &str = "OVERSUB_SOFTGPU_COMPUTE_SCALE";
+const STATS: &str = "OVERSUB_SOFTGPU_STATS";
+
+impl Config {
+    /// Reads the process environment.
+    ///
+    /// # Errors
+    /// The first variable with an unusable value.
+    pub fn from_environment() -> Result<Config, ConfigError> {
+        Config::from_lookup(|name| std::env::var_os(name))
+    }
+
+    /// Reads from any source of variables.
+    ///
+    /// # Errors
+    /// The first variable with an unusable value.
+    pub fn from_lookup(
+        lookup: impl Fn(&'static str) -> Option<OsString>,
+    ) -> Result<Config, ConfigError> {
+        let text = |name: &'static str| {
+            lookup(name)
+                .filter(|v| !v.is_empty())
+                .map(|v| v.to_string_lossy().into_owned())
+        };
+        let mut config = Config::default();
+        if let Some(value) = text(MEMORY) {
+            config.memory_bytes = memory(&value)?;
+        }
+        if let Some(value) = text(LINK_IN) {
+            config.link_in_bytes_per_s = rate(LINK_IN, &value)?;
+        }
+        if let Some(value) = text(LINK_OUT) {
+            config.link_out_bytes_per_s = rate(LINK_OUT, &value)?;
+        }
+        if let Some(value) = text(FAULT_US) {
+            let us = number(&value)
+                .filter(|us| *us <= 1e6)
+                .ok_or_else(|| ConfigError {
+                    variable: FAULT_US,
+                    value: value.clone(),
+                    problem: "is not a number of microseconds from 0 to 1000000",
+                    expected: "for example 45",
+                })?;
+            config.fault = Duration::from_secs_f64(us / 1e6);
+        }
+        if let Some(value) = text(COMPUTE_SCALE) {
+            config.compute_scale =
+                number(&value)
+                    .filter(|s| *s <= 1000.0)
+                    .ok_or_else(|| ConfigError {
+                        variable: COMPUTE_SCALE,
+                        value: value.clone(),
+                        problem: "is not a number from 0 to 1000",
+                        expected: "for example 1.0",
+                    })?;
+        }
+        config.stats = lookup(STATS).filter(|v| !v.is_empty()).map(PathBuf::from);
+        Ok(config)
+    }
+}
+
+/// A finite number that is not negative.
+fn number(text: &str) -> Option<f64> {
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|n: &f64| n.is_finite() && *n >= 0.0)
+}
+
+/// A number with one of the suffixes, in units of the suffix's factor.
+fn scaled(text: &str, suffixes: &[(&str, u64)]) -> Option<u64> {
+    let text = text.trim();
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(split);
+    let factor = suffixes
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(suffix.trim()))
+        .map(|s| s.1)?;
+    let value = number(digits)? * factor as f64;
+    // 2^53 bytes are beyond any machine, and below it the product is exact enough.
+    (value < (1u64 << 53) as f64).then_some(value as u64)
+}
+
+fn memory(value: &str) -> Result<u64, ConfigError> {
+    let suffixes = [("", 1), ("B", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB)];
+    let bytes = scaled(value, &suffixes).map(|bytes| bytes - bytes % BLOCK);
+    bytes
+        .filter(|bytes| *bytes >= 4 * BLOCK)
+        .ok_or_else(|| ConfigError {
+            variable: MEMORY,
+            value: value.to_owned(),
+            problem: "is not a size of at least 8 MiB",
+            expected: "bytes, or a number with KiB, MiB or GiB, for example 512MiB",
+        })
+}
+
+fn rate(variable: &'static str, value: &str) -> Result<u64, ConfigError> {
+    let suffixes = [
+        ("", 1),
+        ("B/s", 1),
+        ("kB/s", 1_000),
+        ("MB/s", 1_000_000),
+        ("GB/s", 1_000_000_000),
+        ("KiB/s", KIB),
+        ("MiB/s", MIB),
+        ("GiB/s", GIB),
+    ];
+    scaled(value, &suffixes)
+        .filter(|rate| *rate >= 1_000_000)
+        .ok_or_else(|| ConfigError {
+            variable,
+            value: value.to_owned(),
+            problem: "is not a rate of at least 1 MB/s",
+            expected: "bytes per second, or a number with MB/s or GB/s, for example 1GB/s",
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &'static str, value: &str) -> Result<Config, ConfigError> {
+        let value = value.to_owned();
+        Config::from_lookup(move |n| (n == name).then(|| value.clone().into()))
+    }
+
+    #[test]
+    fn an_empty_environment_gives_the_documented_defaults() {
+        let config = Config::from_lookup(|_| None).expect("defaults");
+        assert_eq!(config.memory_bytes, 512 << 20);
+        assert_eq!(config.link_in_bytes_per_s, 1_000_000_000);
+        assert_eq!(config.fault, Duration::from_micros(45));
+    }
+
+    #[test]
+    fn sizes_take_binary_suffixes_and_are_whole_blocks() {
+        assert_eq!(with(MEMORY, "1GiB").expect("size").memory_bytes, 1 << 30);
+        assert_eq!(with(MEMORY, "1.5 GiB").expect("size").memory_bytes, 3 << 29);
+        assert_eq!(
+            with(MEMORY, "16777217").expect("size").memory_bytes,
+            16 << 20
+        );
+    }
+
+    #[test]
+    fn rates_take_decimal_and_binary_suffixes() {
+        assert_eq!(
+            with(LINK_IN, "12.5GB/s").expect("rate").link_in_bytes_per_s,
+            12_500_000_000
+        );
+        assert_eq!(
+            with(LINK_OUT, "800MB/s")
+                .expect("rate")
+                .link_out_bytes_per_s,
+            800_000_000
+        );
+        assert_eq!(
+            with(LINK_OUT, "1GiB/s").expect("rate").link_out_bytes_per_s,
+            1 << 30
+        );
+    }
+
+    #[test]
+    fn a_bad_value_names_the_variable_the_value_and_what_to_set() {
+        for (name, value) in [
+            (MEMORY, "512 megs"),
+            (MEMORY, "1MiB"),
+            (MEMORY, "-4GiB"),
+            (LINK_IN, "fast"),
+            (LINK_OUT, "0"),
+            (FAULT_US, "NaN"),
+            (FAULT_US, "-1"),
+            (COMPUTE_SCALE, "inf"),
+        ] {
+            let message = with(name, value).expect_err("refused").to_string();
+            assert!(
+                message.contains(name) && message.contains(value),
+                "{message}"
+            );
+            assert!(message.contains("for example"), "{message}");
+        }
+    }
+}
