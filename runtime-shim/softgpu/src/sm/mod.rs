@@ -1,1 +1,1 @@
-//! The processors that run kernels.
+//! Streaming multiprocessors: threads and fibres that run kernels.
