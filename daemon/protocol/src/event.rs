@@ -17,6 +17,8 @@ pub const MAX_LAUNCH_WORDS: usize = 2 + (MAX_SLOTS - 1) * WORDS_PER_SLOT;
 /// Longest function name carried, in bytes; a longer one is cut and told apart by its hash.
 pub const MAX_NAME_BYTES: usize = (MAX_SLOTS - 1) * SLOT_PAYLOAD_BYTES;
 
+/// The payload of one slot as words, which is how it is moved.
+pub type Words = [u64; WORDS_PER_SLOT];
 /// The payload of one slot.
 pub type Slot = [u8; SLOT_PAYLOAD_BYTES];
 
@@ -44,7 +46,8 @@ impl Kind {
     pub const MEMSET: Kind = Kind(8);
     /// [`MemoryRecord`]: the host waited for `stream` (or for all: stream 255).
     pub const SYNC: Kind = Kind(9);
-    /// [`MemoryRecord`]: a command with id `seq` failed in the driver with status `bytes`.
+    /// [`MemoryRecord`]: the command with id `seq` of the queue in `flags` had no effect: the
+    /// driver refused it with status `bytes`, or the executor declined it (`bytes` 0).
     pub const COMMAND_FAILED: Kind = Kind(10);
 }
 

@@ -5,6 +5,10 @@
 //! events eventfd (written by the program), commands eventfd (written by the daemon).
 //! The socket then stays open and silent: its end is the end of the session.
 
+use core::fmt;
+
+use crate::PROTOCOL_VERSION;
+use crate::layout::{SlotCountError, check_slots};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of both messages.
@@ -91,3 +95,158 @@ pub struct Welcome {
 
 const _: () = assert!(size_of::<Hello>() == 416);
 const _: () = assert!(size_of::<Welcome>() == 32);
+
+/// Why a message is not a handshake message of this version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HandshakeError {
+    /// The message does not begin with [`MAGIC`] and a version.
+    NotOversub,
+    /// The other side speaks another version.
+    Version {
+        /// Its version.
+        theirs: u32,
+    },
+    /// The message has the wrong length for this version.
+    Length {
+        /// Bytes that it must have.
+        expected: usize,
+        /// Bytes that it has.
+        found: usize,
+    },
+    /// A ring of the offered size is impossible.
+    Slots(SlotCountError),
+}
+
+impl HandshakeError {
+    /// What the daemon answers to it.
+    pub fn status(&self) -> Status {
+        match self {
+            HandshakeError::Version { .. } => Status::VERSION_MISMATCH,
+            _ => Status::MALFORMED,
+        }
+    }
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandshakeError::NotOversub => f.write_str("not an oversub handshake message"),
+            HandshakeError::Version { theirs } => write!(
+                f,
+                "the other side speaks protocol version {theirs}, this one {PROTOCOL_VERSION}: \
+                 install the same oversub on both sides"
+            ),
+            HandshakeError::Length { expected, found } => {
+                write!(
+                    f,
+                    "handshake message of {found} bytes instead of {expected}"
+                )
+            }
+            HandshakeError::Slots(error) => write!(f, "the daemon offered {error}"),
+        }
+    }
+}
+
+impl core::error::Error for HandshakeError {}
+
+/// What both messages begin with, in every version.
+const PREFIX_BYTES: usize = MAGIC.len() + size_of::<u32>();
+
+fn check_prefix(message: &[u8], expected: usize) -> Result<(), HandshakeError> {
+    let (magic, version) = match message.first_chunk::<PREFIX_BYTES>() {
+        Some(prefix) => prefix.split_at(MAGIC.len()),
+        None => return Err(HandshakeError::NotOversub),
+    };
+    if magic != MAGIC {
+        return Err(HandshakeError::NotOversub);
+    }
+    // The version comes before the length: another version's message may be longer.
+    let theirs = u32::read_from_bytes(version).unwrap_or_default();
+    if theirs != PROTOCOL_VERSION {
+        return Err(HandshakeError::Version { theirs });
+    }
+    let found = message.len();
+    if found != expected {
+        return Err(HandshakeError::Length { expected, found });
+    }
+    Ok(())
+}
+
+impl Hello {
+    /// The message, checked for magic, version and exact length.
+    ///
+    /// # Errors
+    /// [`HandshakeError::status`] says what to answer.
+    pub fn from_message(message: &[u8]) -> Result<Hello, HandshakeError> {
+        let expected = size_of::<Hello>();
+        check_prefix(message, expected)?;
+        let found = message.len();
+        Hello::read_from_bytes(message).map_err(|_| HandshakeError::Length { expected, found })
+    }
+
+    /// The policy asked for; empty: the daemon's default.
+    pub fn policy(&self) -> &str {
+        text(&self.policy)
+    }
+
+    /// The device's name.
+    pub fn device_name(&self) -> &str {
+        text(&self.device_name)
+    }
+
+    /// The path of libcuda as the program sees it, as bytes: paths need not be UTF-8.
+    pub fn driver_path(&self) -> &[u8] {
+        until_zero(&self.driver_path)
+    }
+}
+
+impl Welcome {
+    /// An answer of this build.
+    pub fn new(status: Status, session: u64, event_slots: u32, command_slots: u32) -> Welcome {
+        let version = PROTOCOL_VERSION;
+        Welcome {
+            magic: MAGIC,
+            version,
+            status,
+            session,
+            event_slots,
+            command_slots,
+        }
+    }
+
+    /// The message, checked for magic, version and exact length, and, when the session was
+    /// accepted, for possible ring sizes.
+    ///
+    /// # Errors
+    /// The session cannot be used.
+    pub fn from_message(message: &[u8]) -> Result<Welcome, HandshakeError> {
+        let expected = size_of::<Welcome>();
+        check_prefix(message, expected)?;
+        let found = message.len();
+        let welcome = Welcome::read_from_bytes(message)
+            .map_err(|_| HandshakeError::Length { expected, found })?;
+        if welcome.status == Status::ACCEPTED {
+            check_slots(welcome.event_slots).map_err(HandshakeError::Slots)?;
+            check_slots(welcome.command_slots).map_err(HandshakeError::Slots)?;
+        }
+        Ok(welcome)
+    }
+}
+
+/// `source` cut to fit and padded with zeros, at least one of them.
+pub fn padded<const N: usize>(source: &[u8]) -> [u8; N] {
+    let mut field = [0; N];
+    let room = N.saturating_sub(1);
+    for (target, byte) in field.iter_mut().take(room).zip(source) {
+        *target = *byte;
+    }
+    field
+}
+
+fn until_zero(field: &[u8]) -> &[u8] {
+    field.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+fn text(field: &[u8]) -> &str {
+    crate::decode::valid_text(until_zero(field))
+}

@@ -4,7 +4,10 @@
 //! Commands memfd: [`RingHead`], then the slots. Pages are 4 KiB. The daemon creates both
 //! and seals their size; the rings themselves are in [`crate::ring`].
 
+use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::sync;
 
 /// Bytes of a page here.
 pub const PAGE_BYTES: usize = 4096;
@@ -33,8 +36,6 @@ pub struct ControlPage {
     pub closing: AtomicU32,
     /// Shim: last sequence number given out.
     pub last_seq: AtomicU64,
-    /// Shim: records not written because the event ring was full.
-    pub events_dropped: AtomicU64,
     /// Shim: commands executed, by operation (index: operation number, 0 for unknown).
     pub commands_executed: [AtomicU64; 8],
     /// Shim: commands that the driver refused.
@@ -54,23 +55,89 @@ pub struct ControlPage {
 }
 
 /// One cache line.
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct CacheLine<T>(pub T);
 
 /// Head of a ring; its capacity was told in the handshake.
+#[derive(Debug, Default)]
 #[repr(C, align(4096))]
 pub struct RingHead {
     /// Next slot to be written.
-    pub head: CacheLine<AtomicU64>,
+    pub head: CacheLine<sync::AtomicU64>,
     /// Next slot to be read (the reader's hint to the writer; the reader keeps its own).
-    pub tail: CacheLine<AtomicU64>,
+    pub tail: CacheLine<sync::AtomicU64>,
     /// 1 while the reader sleeps and wants the eventfd written.
-    pub sleeping: CacheLine<AtomicU32>,
+    pub sleeping: CacheLine<sync::AtomicU32>,
+    /// Records that a writer could not write because the ring was full.
+    pub dropped: CacheLine<sync::AtomicU64>,
+}
+
+/// One slot of a ring.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct SlotCell {
+    /// Position of the record in it plus one; 0: never written. See [`crate::ring`].
+    pub sequence: sync::AtomicU64,
+    /// What it carries.
+    pub payload: sync::Payload,
+}
+
+/// Most slots that a ring may have.
+pub const MAX_RING_SLOTS: u32 = 1 << 20;
+
+/// A ring cannot have this many slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotCountError(pub u32);
+
+impl fmt::Display for SlotCountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a ring of {} slots: not a power of two from {} to {MAX_RING_SLOTS}",
+            self.0,
+            crate::event::MAX_SLOTS
+        )
+    }
+}
+
+impl core::error::Error for SlotCountError {}
+
+/// `slots`, if a ring may have that many: a power of two that holds the longest record,
+/// at most [`MAX_RING_SLOTS`].
+///
+/// # Errors
+/// It may not.
+pub const fn check_slots(slots: u32) -> Result<u32, SlotCountError> {
+    // The model's rings are smaller, to keep its state space finite in practice.
+    let least = if cfg!(loom) {
+        1
+    } else {
+        crate::event::MAX_SLOTS as u32
+    };
+    if slots.is_power_of_two() && slots >= least && slots <= MAX_RING_SLOTS {
+        Ok(slots)
+    } else {
+        Err(SlotCountError(slots))
+    }
 }
 
 const _: () = assert!(size_of::<DevicePage>() == PAGE_BYTES);
 const _: () = assert!(size_of::<ControlPage>() == PAGE_BYTES);
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<RingHead>() == PAGE_BYTES);
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<SlotCell>() == SLOT_BYTES);
+
+const fn memfd_bytes(slots_offset: usize, slots: u32) -> Result<usize, SlotCountError> {
+    match check_slots(slots) {
+        Ok(slots) => {
+            let bytes = slots_offset + slots as usize * SLOT_BYTES;
+            Ok(bytes.next_multiple_of(PAGE_BYTES))
+        }
+        Err(error) => Err(error),
+    }
+}
 
 /// Offsets in the events memfd, bytes.
 pub mod events_memfd {
@@ -83,6 +150,14 @@ pub mod events_memfd {
     pub const RING_HEAD: usize = 2 * PAGE_BYTES;
     /// The slots.
     pub const SLOTS: usize = 3 * PAGE_BYTES;
+
+    /// Size of the memfd for that many slots, bytes, a multiple of the page.
+    ///
+    /// # Errors
+    /// A ring cannot have this many slots.
+    pub const fn bytes(slots: u32) -> Result<usize, super::SlotCountError> {
+        super::memfd_bytes(SLOTS, slots)
+    }
 }
 
 /// Offsets in the commands memfd, bytes.
@@ -92,4 +167,12 @@ pub mod commands_memfd {
     pub const RING_HEAD: usize = 0;
     /// The slots.
     pub const SLOTS: usize = PAGE_BYTES;
+
+    /// Size of the memfd for that many slots, bytes, a multiple of the page.
+    ///
+    /// # Errors
+    /// A ring cannot have this many slots.
+    pub const fn bytes(slots: u32) -> Result<usize, super::SlotCountError> {
+        super::memfd_bytes(SLOTS, slots)
+    }
 }

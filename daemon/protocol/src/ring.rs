@@ -1,0 +1,450 @@
+//! The two rings: bounded, lock-free, over memory that both processes map.
+//!
+//! Owns the algorithm; the memory's layout is in [`crate::layout`], what the slots say in
+//! [`crate::event`] and [`crate::command`]. Creating, sealing and mapping the memory and
+//! waiting on the eventfd are the callers' business.
+//!
+//! Many writers (threads of one process), one reader. A record takes 1 to [`MAX_SLOTS`]
+//! consecutive slots, reserved by one compare-and-swap of `head`. A slot at position `p`
+//! is published by storing `p + 1` as its sequence number, the first slot of a record
+//! last, so a reader that sees the first sees all of it (after D. Vyukov's bounded queue;
+//! positions count up and never wrap in practice). The reader frees slots by moving
+//! `tail`, and writes nothing into them: zeroed memory is an empty ring, and all that a
+//! hostile writer can do is to send nonsense, which the reader reports as [`Corrupt`].
+//!
+//! A reader that is about to wait sets `sleeping`, then looks once more; a writer
+//! publishes, then looks at `sleeping`. With a sequentially consistent fence between each
+//! side's two steps at least one of them sees the other, so no wake-up is lost, and the
+//! writer that clears the flag is the only one that writes the eventfd.
+
+use core::fmt;
+use core::ptr::NonNull;
+
+use crate::event::{MAX_SLOTS, Words};
+use crate::layout::{RingHead, SlotCell, SlotCountError, check_slots};
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// The memory of one ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    head: NonNull<RingHead>,
+    slots: NonNull<SlotCell>,
+    capacity: u64,
+}
+
+// SAFETY: all access goes through atomics in memory that `from_raw`'s caller keeps mapped.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// A ring over `slots` slots of shared memory.
+    ///
+    /// # Errors
+    /// The number of slots is not one that [`check_slots`] accepts.
+    ///
+    /// # Safety
+    /// `head` and `first_slot` point to a [`RingHead`] and to `slots` consecutive
+    /// [`SlotCell`]s, aligned, readable and writable, mapped for as long as the ring or
+    /// anything made of it is used. Other processes may write there; nothing in this
+    /// process does so except through this module.
+    pub unsafe fn from_raw(
+        head: NonNull<RingHead>,
+        first_slot: NonNull<SlotCell>,
+        slots: u32,
+    ) -> Result<Ring, SlotCountError> {
+        let capacity = u64::from(check_slots(slots)?);
+        Ok(Ring {
+            head,
+            slots: first_slot,
+            capacity,
+        })
+    }
+
+    /// Slots in the ring.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Records that writers could not write since the ring was made, as they say.
+    pub fn dropped(&self) -> u64 {
+        self.head().dropped.0.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn head(&self) -> &RingHead {
+        // SAFETY: promised by the caller of `from_raw`.
+        unsafe { self.head.as_ref() }
+    }
+
+    #[inline]
+    fn slot(&self, position: u64) -> &SlotCell {
+        // `check_slots` bounds the capacity far below `usize::MAX` on any target.
+        let index = (position & (self.capacity - 1)) as usize;
+        // SAFETY: the mask keeps the index inside the slots promised to `from_raw`.
+        unsafe { self.slots.add(index).as_ref() }
+    }
+}
+
+/// What became of a record.
+#[must_use = "a sleeping reader must be woken"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Push {
+    /// Written; the reader is awake and will find it.
+    Written,
+    /// Written, and the caller must write the eventfd: the reader sleeps and no one else
+    /// will wake it.
+    WrittenWake,
+    /// Not written and counted: the ring is full.
+    Full,
+}
+
+/// A record that can be laid out in slots.
+pub trait Encode {
+    /// Slots that it fills, 1 to [`MAX_SLOTS`].
+    fn slots(&self) -> usize;
+    /// The words of slot `index`, which is below [`Encode::slots`].
+    fn slot(&self, index: usize) -> Words;
+}
+
+/// The writing side. Shared by all threads of the writing process.
+#[derive(Debug)]
+pub struct Writer {
+    ring: Ring,
+    /// A tail seen earlier: spares a look at the reader's cache line while there is room.
+    seen_tail: AtomicU64,
+}
+
+impl Writer {
+    /// A writer that goes on where `head` stands.
+    pub fn new(ring: Ring) -> Writer {
+        let tail = ring.head().tail.0.load(Ordering::Acquire);
+        Writer {
+            ring,
+            seen_tail: AtomicU64::new(tail),
+        }
+    }
+
+    /// The ring written to.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Writes one record, or counts it as dropped when there is no room.
+    ///
+    /// A record of no slots or of more than [`MAX_SLOTS`] is dropped too.
+    #[inline]
+    pub fn push<R: Encode>(&self, record: &R) -> Push {
+        self.push_with(record.slots(), |index| record.slot(index))
+    }
+
+    /// Writes a record of `slots` slots whose words `fill` gives. `fill` is called once per
+    /// slot, from the last to the first, between reservation and publication: it must not
+    /// block, since later records wait for this one.
+    #[inline]
+    pub fn push_with(&self, slots: usize, fill: impl FnMut(usize) -> Words) -> Push {
+        let Some(start) = self.reserve(slots) else {
+            self.ring.head().dropped.0.fetch_add(1, Ordering::Relaxed);
+            return Push::Full;
+        };
+        publish(&self.ring, start, slots, fill)
+    }
+
+    /// Takes `slots` consecutive positions; `None`: no room.
+    #[inline]
+    fn reserve(&self, slots: usize) -> Option<u64> {
+        if slots == 0 || slots > MAX_SLOTS {
+            return None;
+        }
+        let head = &self.ring.head().head.0;
+        let mut start = head.load(Ordering::Relaxed);
+        loop {
+            let end = start.wrapping_add(slots as u64);
+            // Acquire: the reader's copies of these slots come before our stores to them.
+            if end.wrapping_sub(self.seen_tail.load(Ordering::Acquire)) > self.ring.capacity {
+                let tail = self.ring.head().tail.0.load(Ordering::Acquire);
+                self.seen_tail.store(tail, Ordering::Release);
+                if end.wrapping_sub(tail) > self.ring.capacity {
+                    // `head` may have been stale against this newer tail: look again.
+                    let now = head.load(Ordering::Relaxed);
+                    if now == start {
+                        return None;
+                    }
+                    start = now;
+                    continue;
+                }
+            }
+            match head.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(start),
+                Err(now) => start = now,
+            }
+        }
+    }
+}
+
+/// The only writer of a ring whose reader may be hostile: the daemon's side of the command
+/// ring. Keeps `head` to itself, so nothing that the reader writes moves where it writes.
+#[derive(Debug)]
+pub struct SoleWriter {
+    ring: Ring,
+    head: u64,
+}
+
+impl SoleWriter {
+    /// A writer of a ring into which nothing was written yet.
+    pub fn new(ring: Ring) -> SoleWriter {
+        SoleWriter { ring, head: 0 }
+    }
+
+    /// The ring written to.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Records of one slot for which there is room now.
+    pub fn room(&self) -> u64 {
+        let tail = self.ring.head().tail.0.load(Ordering::Acquire);
+        self.ring
+            .capacity
+            .saturating_sub(self.head.wrapping_sub(tail))
+    }
+
+    /// Writes one record. [`Push::Full`] also where the reader's tail is impossible; unlike
+    /// [`Writer::push`] it counts nothing, since the caller may try again later.
+    pub fn push<R: Encode>(&mut self, record: &R) -> Push {
+        let slots = record.slots();
+        if slots == 0 || slots > MAX_SLOTS || slots as u64 > self.room() {
+            return Push::Full;
+        }
+        let start = self.head;
+        self.head = start + slots as u64;
+        self.ring.head().head.0.store(self.head, Ordering::Relaxed);
+        publish(&self.ring, start, slots, |index| record.slot(index))
+    }
+}
+
+/// Fills and publishes reserved slots, the first one last; says whether to wake the reader.
+#[inline]
+fn publish(ring: &Ring, start: u64, slots: usize, mut fill: impl FnMut(usize) -> Words) -> Push {
+    for index in (0..slots).rev() {
+        let position = start.wrapping_add(index as u64);
+        let cell = ring.slot(position);
+        cell.payload.store(&fill(index));
+        cell.sequence
+            .store(position.wrapping_add(1), Ordering::Release);
+    }
+    fence(Ordering::SeqCst);
+    let sleeping = &ring.head().sleeping.0;
+    if sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::AcqRel) != 0 {
+        Push::WrittenWake
+    } else {
+        Push::Written
+    }
+}
+
+/// The other side broke the rules of the ring. The session cannot go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Corrupt {
+    /// A slot's sequence number is neither of the two that are possible there.
+    Sequence {
+        /// Position of the slot.
+        position: u64,
+        /// What it said.
+        found: u64,
+    },
+    /// `head` is not between the reader's tail and one capacity beyond it.
+    Head {
+        /// The reader's tail.
+        tail: u64,
+        /// What `head` said.
+        found: u64,
+    },
+    /// A record claims to fill no slots or more than [`MAX_SLOTS`].
+    Length {
+        /// Position of its first slot.
+        position: u64,
+        /// Slots claimed.
+        found: u8,
+    },
+}
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Corrupt::Sequence { position, found } => {
+                write!(
+                    f,
+                    "ring slot at position {position} has impossible sequence {found}"
+                )
+            }
+            Corrupt::Head { tail, found } => {
+                write!(f, "ring head {found} is out of reach of tail {tail}")
+            }
+            Corrupt::Length { position, found } => {
+                write!(f, "record at position {position} claims {found} slots")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Corrupt {}
+
+/// How the reader learns where a record ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lengths {
+    /// From the [`crate::event::Head`] that each record begins with: the event ring.
+    FromHead,
+    /// Every record is one slot: the command ring.
+    One,
+}
+
+/// The reading side: exactly one, in one process.
+#[derive(Debug)]
+pub struct Reader {
+    ring: Ring,
+    lengths: Lengths,
+    tail: u64,
+    copy: [Words; MAX_SLOTS],
+}
+
+impl Reader {
+    /// A reader of a ring from which nothing was read yet.
+    pub fn new(ring: Ring, lengths: Lengths) -> Reader {
+        Reader {
+            ring,
+            lengths,
+            tail: 0,
+            copy: [Words::default(); MAX_SLOTS],
+        }
+    }
+
+    /// The ring read from.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Slots reserved by writers and not read yet, at most the capacity.
+    pub fn backlog(&self) -> u64 {
+        let head = self.ring.head().head.0.load(Ordering::Relaxed);
+        head.wrapping_sub(self.tail).min(self.ring.capacity)
+    }
+
+    /// Copies the next record out; `None`: there is none now.
+    ///
+    /// # Errors
+    /// [`Corrupt`], and from then on for every call: nothing more can be read.
+    #[inline]
+    pub fn next_record(&mut self) -> Result<Option<&[Words]>, Corrupt> {
+        let slots = self.copy_out()?;
+        self.publish_tail();
+        Ok(slots.map(|slots| &self.copy[..slots]))
+    }
+
+    /// Hands at most `limit` records to `sink`, each copied out first; returns how many.
+    ///
+    /// # Errors
+    /// As [`Reader::next_record`]; records before the corrupt one have been handed over.
+    pub fn drain(
+        &mut self,
+        limit: usize,
+        mut sink: impl FnMut(&[Words]),
+    ) -> Result<usize, Corrupt> {
+        // The writers' cache line with the tail is touched once in so many records.
+        const PUBLISH_EVERY: usize = 32;
+        let mut records = 0;
+        let outcome = loop {
+            if records == limit {
+                break Ok(records);
+            }
+            match self.copy_out() {
+                Ok(Some(slots)) => sink(&self.copy[..slots]),
+                Ok(None) => break Ok(records),
+                Err(corrupt) => break Err(corrupt),
+            }
+            records += 1;
+            if records % PUBLISH_EVERY == 0 {
+                self.publish_tail();
+            }
+        };
+        self.publish_tail();
+        outcome
+    }
+
+    /// Announces that the reader is about to wait on the eventfd. `true`: it may; a writer
+    /// that publishes from now on says [`Push::WrittenWake`]. `false`: something came (or
+    /// the ring is corrupt), read first.
+    pub fn prepare_sleep(&self) -> bool {
+        let sleeping = &self.ring.head().sleeping.0;
+        sleeping.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let quiet = matches!(self.is_ready(self.tail), Ok(false));
+        if !quiet {
+            sleeping.store(0, Ordering::Relaxed);
+        }
+        quiet
+    }
+
+    /// Takes the announcement back, after waking for whatever reason.
+    pub fn cancel_sleep(&self) {
+        self.ring.head().sleeping.0.store(0, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn publish_tail(&self) {
+        self.ring.head().tail.0.store(self.tail, Ordering::Release);
+    }
+
+    /// Whether the slot at `position` is published.
+    #[inline]
+    fn is_ready(&self, position: u64) -> Result<bool, Corrupt> {
+        let found = self.ring.slot(position).sequence.load(Ordering::Acquire);
+        if found == position + 1 {
+            return Ok(true);
+        }
+        // Still as the previous lap left it: zero in the first.
+        let before = (position + 1).saturating_sub(self.ring.capacity);
+        if found == before {
+            return Ok(false);
+        }
+        Err(Corrupt::Sequence { position, found })
+    }
+
+    /// Copies the record at the tail and moves past it; the slots it took.
+    #[inline]
+    fn copy_out(&mut self) -> Result<Option<usize>, Corrupt> {
+        let start = self.tail;
+        if !self.is_ready(start)? {
+            return Ok(None);
+        }
+        let head = self.ring.head().head.0.load(Ordering::Relaxed);
+        let reserved = head.wrapping_sub(start);
+        if reserved == 0 || reserved > self.ring.capacity {
+            return Err(Corrupt::Head {
+                tail: start,
+                found: head,
+            });
+        }
+        self.copy[0] = self.ring.slot(start).payload.load();
+        let claimed = match self.lengths {
+            Lengths::One => 1,
+            Lengths::FromHead => self.copy[0][0].to_ne_bytes()[2],
+        };
+        let slots = usize::from(claimed);
+        if slots == 0 || slots > MAX_SLOTS || u64::from(claimed) > reserved {
+            return Err(Corrupt::Length {
+                position: start,
+                found: claimed,
+            });
+        }
+        for index in 1..slots {
+            let position = start + index as u64;
+            if !self.is_ready(position)? {
+                let found = self.ring.slot(position).sequence.load(Ordering::Relaxed);
+                return Err(Corrupt::Sequence { position, found });
+            }
+            self.copy[index] = self.ring.slot(position).payload.load();
+        }
+        self.tail = start + slots as u64;
+        Ok(Some(slots))
+    }
+}

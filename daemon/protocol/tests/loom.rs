@@ -1,0 +1,165 @@
+//! The ring under every interleaving and reordering that loom can find.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p oversub-protocol --release --test loom`
+#![cfg(loom)]
+
+use std::ptr::NonNull;
+
+use loom::sync::{Arc, Notify};
+use loom::thread;
+use oversub_protocol::event::{Head, Kind, Words};
+use oversub_protocol::layout::{RingHead, SlotCell};
+use oversub_protocol::ring::{Lengths, Push, Reader, Ring, Writer};
+
+struct Memory {
+    head: Box<RingHead>,
+    slots: Box<[SlotCell]>,
+}
+
+impl Memory {
+    fn new(slots: u32) -> Memory {
+        let head = Box::new(RingHead::default());
+        Memory {
+            head,
+            slots: (0..slots).map(|_| SlotCell::default()).collect(),
+        }
+    }
+
+    fn ring(&self) -> Ring {
+        let first = NonNull::from(&*self.slots).cast::<SlotCell>();
+        // SAFETY: each model keeps the memory until all of its threads have ended.
+        unsafe { Ring::from_raw(NonNull::from(&*self.head), first, self.slots.len() as u32) }
+            .unwrap()
+    }
+}
+
+/// Slot `index` of a record of `slots` slots, marked with `tag`.
+fn slot(tag: u64, slots: u8, index: usize) -> Words {
+    let head = Head {
+        kind: Kind(99),
+        slots,
+        stream: 0,
+        flags: 0,
+    };
+    let first: u64 = zerocopy::transmute!(head);
+    let mut words = [tag; 7];
+    words[0] = if index == 0 { first } else { tag };
+    words[6] = index as u64;
+    words
+}
+
+fn push(writer: &Writer, tag: u64, slots: u8) -> Push {
+    writer.push_with(usize::from(slots), |index| slot(tag, slots, index))
+}
+
+fn check_whole(record: &[Words]) -> u64 {
+    let tag = record[0][1];
+    for (index, words) in record.iter().enumerate() {
+        assert_eq!(*words, slot(tag, record.len() as u8, index));
+    }
+    tag
+}
+
+#[test]
+fn two_writers_and_a_reader_keep_every_record_whole() {
+    loom::model(|| {
+        let memory = Arc::new(Memory::new(4));
+        let writer = Arc::new(Writer::new(memory.ring()));
+        let other = {
+            let writer = writer.clone();
+            thread::spawn(move || push(&writer, 7, 2))
+        };
+        let mine = {
+            let writer = writer.clone();
+            thread::spawn(move || push(&writer, 5, 1))
+        };
+        let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
+        let mut seen = Vec::new();
+        // While they run: what is there is whole.
+        reader
+            .drain(2, |record| seen.push(check_whole(record)))
+            .unwrap();
+        assert_ne!(other.join().unwrap(), Push::Full);
+        assert_ne!(mine.join().unwrap(), Push::Full);
+        // Afterwards: everything is there, once.
+        reader
+            .drain(4, |record| seen.push(check_whole(record)))
+            .unwrap();
+        seen.sort_unstable();
+        assert_eq!(seen, [5, 7]);
+    });
+}
+
+#[test]
+fn a_slot_is_reused_only_after_the_reader_copied_it() {
+    loom::model(|| {
+        let memory = Arc::new(Memory::new(2));
+        let writer = Writer::new(memory.ring());
+        let thread = thread::spawn(move || {
+            let mut written = Vec::new();
+            for tag in 1..=4 {
+                if push(&writer, tag, 1) != Push::Full {
+                    written.push(tag);
+                }
+            }
+            written
+        });
+        let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
+        let mut seen = Vec::new();
+        reader
+            .drain(2, |record| seen.push(check_whole(record)))
+            .unwrap();
+        reader
+            .drain(2, |record| seen.push(check_whole(record)))
+            .unwrap();
+        let written = thread.join().unwrap();
+        reader
+            .drain(4, |record| seen.push(check_whole(record)))
+            .unwrap();
+        assert_eq!(seen, written);
+        assert_eq!(reader.ring().dropped(), 4 - written.len() as u64);
+    });
+}
+
+#[test]
+fn a_sleeping_reader_is_always_woken_and_by_one_writer_only() {
+    // A lost wake-up is a deadlock, which loom reports.
+    loom::model(|| {
+        let memory = Arc::new(Memory::new(2));
+        let writer = Arc::new(Writer::new(memory.ring()));
+        let eventfd = Arc::new(Notify::new());
+        let threads: Vec<_> = [1, 2]
+            .into_iter()
+            .map(|tag| {
+                let (writer, eventfd) = (writer.clone(), eventfd.clone());
+                thread::spawn(move || match push(&writer, tag, 1) {
+                    Push::WrittenWake => {
+                        eventfd.notify();
+                        1
+                    }
+                    Push::Written => 0,
+                    Push::Full => panic!("two slots for two records"),
+                })
+            })
+            .collect();
+        let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
+        let (mut seen, mut sleeps) = (0, 0);
+        loop {
+            seen += reader
+                .drain(4, |record| assert!(check_whole(record) <= 2))
+                .unwrap();
+            if seen == 2 {
+                break;
+            }
+            sleeps += 1;
+            if reader.prepare_sleep() {
+                eventfd.wait();
+            }
+        }
+        let wakes: usize = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum();
+        assert!(wakes <= sleeps, "{wakes} wake-ups for {sleeps} sleeps");
+    });
+}
