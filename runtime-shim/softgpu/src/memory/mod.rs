@@ -36,6 +36,12 @@ pub enum MemoryError {
         /// Length.
         bytes: u64,
     },
+    /// A kernel accessed an address where nothing is allocated. The kernel was ended.
+    #[error("a kernel accessed {address:#x}, which is in no allocation; check its parameters")]
+    IllegalAccess {
+        /// The address, as the program sees it.
+        address: u64,
+    },
     /// A request that this device does not know how to honour.
     #[error("{0} is not supported by the soft GPU")]
     NotSupported(&'static str),
@@ -191,6 +197,13 @@ impl Device {
         Err(MemoryError::NotSupported("prefetch"))
     }
 
+    /// Whether [`Device::prefetch`] of the range would use the link now: pages that have
+    /// content on the other side, or (to the device) that need an eviction of content. A
+    /// cheap look by blocks, not a promise.
+    pub fn needs_transfer(&self, _address: u64, _bytes: u64, _to: Location) -> bool {
+        true
+    }
+
     /// Declares the content of a managed range dead: undefined until written or prefetched.
     pub fn discard(&self, _address: u64, _bytes: u64) -> Result<(), MemoryError> {
         Err(MemoryError::NotSupported("discard"))
@@ -224,5 +237,15 @@ impl Device {
     /// # Safety
     /// `words` are the kernel's parameters, pointers already in the device's view, naming
     /// live memory as large as the kernel touches.
-    pub unsafe fn run_kernel(&self, _kernel: &Kernel, _shape: &Shape, _words: &[u64]) {}
+    ///
+    /// # Errors
+    /// [`MemoryError::IllegalAccess`]: the launch failed, its effects are undefined.
+    pub unsafe fn run_kernel(
+        &self,
+        _kernel: &Kernel,
+        _shape: &Shape,
+        _words: &[u64],
+    ) -> Result<(), MemoryError> {
+        Err(MemoryError::NotSupported("run_kernel"))
+    }
 }
