@@ -5,6 +5,19 @@
 //! run in any order and side by side, as thread blocks do. `run` works on raw device
 //! memory in the GPU's view and may be suspended at any load or store by a page fault,
 //! so it holds no lock, allocates nothing and does not panic.
+//!
+//! Launches are one-dimensional, as the programs make them. A launch with fewer threads
+//! than elements leaves the rest untouched; where threads work together on a group of
+//! elements (a panel, a group of features), only groups that are wholly covered run.
+
+mod adam;
+mod gather;
+mod gemm;
+mod mlp;
+#[cfg(test)]
+mod tests;
+mod vector;
+mod words;
 
 /// Grid and block of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +28,13 @@ pub struct Shape {
     pub block: [u32; 3],
     /// Dynamic shared memory, bytes.
     pub shared_bytes: u32,
+}
+
+impl Shape {
+    /// Threads along x: what a one-dimensional kernel sees.
+    pub fn threads(&self) -> u64 {
+        u64::from(self.grid[0]) * u64::from(self.block[0])
+    }
 }
 
 /// How a parameter is passed.
@@ -45,4 +65,17 @@ pub struct Kernel {
 }
 
 /// All of them.
-pub static KERNELS: &[Kernel] = &[];
+pub static KERNELS: &[Kernel] = &[
+    words::FILL_U32,
+    words::FILL_F32,
+    words::SWEEP_STEP,
+    words::MIX_ROUNDS,
+    gather::GATHER_ROWS,
+    gemm::GEMM_TILE,
+    mlp::FORWARD,
+    mlp::LOSS,
+    mlp::ACTIVATION_GRAD,
+    mlp::INPUT_GRAD,
+    mlp::WEIGHT_GRAD,
+    adam::ADAM_STEP,
+];
