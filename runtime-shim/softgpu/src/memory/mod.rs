@@ -4,14 +4,42 @@
 //! `u64`; [`Device::to_device_view`] gives where kernels see the same byte. Everything may
 //! be called from any thread; calls that move data block until it has moved.
 
-use std::io;
+mod allocate;
+mod areas;
+mod block;
+mod density;
+mod gpu_fault;
+mod host_fault;
+pub(crate) mod link;
+mod migrate;
+mod pool;
+mod ranges;
+mod transfer;
+pub(crate) mod uffd;
 
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use self::allocate::Book;
+use self::areas::Areas;
+use self::block::Blocks;
+use self::link::Link;
+use self::pool::Pool;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::kernels::{Kernel, Shape};
+use crate::sm::Processors;
+
+pub(crate) use self::gpu_fault::{BATCH_LIMIT, GpuFault, Served};
 
 /// Unit of residency decisions, and of device frames: nvidia-uvm's `va_block`, bytes.
 pub const BLOCK_BYTES: u64 = 2 << 20;
+
+/// Address space for managed memory: what a program may have live at once, bytes.
+const WINDOW_BYTES: u64 = 64 << 30;
 
 /// Why a memory call failed.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +73,16 @@ pub enum MemoryError {
     /// A request that this device does not know how to honour.
     #[error("{0} is not supported by the soft GPU")]
     NotSupported(&'static str),
+    /// A kernel accessed an address of the device's view where nothing is allocated.
+    #[error(
+        "kernel {kernel} accessed {address:#x}, where nothing is allocated; check its pointers and sizes"
+    )]
+    IllegalAddress {
+        /// Entry name.
+        kernel: &'static str,
+        /// Program address of the access.
+        address: u64,
+    },
     /// The operating system refused what the device is built on.
     #[error("{call} failed: {source}; the soft GPU needs userfaultfd with UFFDIO_MOVE (Linux 6.8)")]
     System {
@@ -127,109 +165,201 @@ pub enum Fill {
     Words(u32),
 }
 
+/// Locks, whether or not a thread died with the lock held: all states behind our locks
+/// are consistent at every point where a thread could panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the parts of the device share.
+pub(crate) struct Memory {
+    pub(crate) config: Config,
+    pub(crate) counters: Counters,
+    pub(crate) areas: Areas,
+    blocks: Blocks,
+    pool: Mutex<Pool>,
+    /// A chunk came onto a list, or became free.
+    chunk_settled: Condvar,
+    book: Mutex<Book>,
+    link_in: Link,
+    link_out: Link,
+    batch_id: AtomicU64,
+}
+
+impl Memory {
+    fn new(config: Config) -> Result<Self, MemoryError> {
+        let frames = (config.memory_bytes / BLOCK_BYTES) as u32;
+        let pool_bytes = u64::from(frames) * BLOCK_BYTES;
+        // Frames are mapped one by one, but addresses are contiguous: room for holes.
+        let areas = Areas::new(WINDOW_BYTES, 4 * pool_bytes, pool_bytes)?;
+        let book = Book::new(areas.managed(), areas.device());
+        Ok(Self {
+            counters: Counters::default(),
+            blocks: Blocks::new((WINDOW_BYTES / BLOCK_BYTES) as usize, frames as usize),
+            pool: Mutex::new(Pool::new(frames)),
+            chunk_settled: Condvar::new(),
+            book: Mutex::new(book),
+            link_in: Link::new(config.link_in_bytes_per_s),
+            link_out: Link::new(config.link_out_bytes_per_s),
+            batch_id: AtomicU64::new(0),
+            areas,
+            config,
+        })
+    }
+
+    /// The block of a managed program address.
+    fn block_of(&self, address: u64) -> Option<u32> {
+        let managed = self.areas.managed();
+        managed
+            .contains(&address)
+            .then(|| ((address - managed.start) / BLOCK_BYTES) as u32)
+    }
+
+    /// Program address of a block.
+    fn block_address(&self, block: u32) -> u64 {
+        self.areas.managed().start + u64::from(block) * BLOCK_BYTES
+    }
+}
+
 /// The device.
 pub struct Device {
-    config: Config,
-    counters: Counters,
+    memory: Arc<Memory>,
+    processors: Processors,
+    stop: Arc<AtomicBool>,
+    stop_fd: OwnedFd,
+    host_service: Vec<JoinHandle<()>>,
 }
 
 impl Device {
     /// Makes a device: reserves its areas and starts its service threads.
     pub fn new(config: Config) -> Result<Self, MemoryError> {
-        Ok(Self {
-            config,
-            counters: Counters::default(),
-        })
+        let memory = Arc::new(Memory::new(config)?);
+        // SAFETY: the call takes flags only.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            let source = io::Error::last_os_error();
+            return Err(MemoryError::System {
+                call: "eventfd",
+                source,
+            });
+        }
+        // SAFETY: a fresh descriptor that nothing else owns.
+        let stop_fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let processors = Processors::new(Arc::clone(&memory))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        // Made before its threads, so that it stops them if one cannot be started.
+        let mut device = Self {
+            memory,
+            processors,
+            stop,
+            stop_fd,
+            host_service: Vec::new(),
+        };
+        for index in 0..host_fault::THREADS {
+            let (memory, stop) = (Arc::clone(&device.memory), Arc::clone(&device.stop));
+            let thread = std::thread::Builder::new()
+                .name(format!("softgpu-host{index}"))
+                .spawn(move || host_fault::serve(&memory, &stop, fd))
+                .map_err(|source| MemoryError::System {
+                    call: "thread",
+                    source,
+                })?;
+            device.host_service.push(thread);
+        }
+        Ok(device)
     }
 
     /// What it was made of.
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.memory.config
     }
 
     /// What it did.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.memory.counters
     }
 
     /// Allocates managed memory, 2 MiB aligned, populated nowhere.
-    pub fn alloc_managed(&self, _bytes: u64) -> Result<u64, MemoryError> {
-        Err(MemoryError::NotSupported("alloc_managed"))
+    pub fn alloc_managed(&self, bytes: u64) -> Result<u64, MemoryError> {
+        self.memory.alloc_managed(bytes)
     }
 
     /// Allocates device memory, 512-byte aligned (2 MiB from 2 MiB on). Managed blocks
     /// are evicted to make room.
-    pub fn alloc_device(&self, _bytes: u64) -> Result<u64, MemoryError> {
-        Err(MemoryError::NotSupported("alloc_device"))
+    pub fn alloc_device(&self, bytes: u64) -> Result<u64, MemoryError> {
+        self.memory.alloc_device(bytes)
     }
 
     /// Frees the allocation that begins at `address`. No kernel or copy may be using it.
     pub fn free(&self, address: u64) -> Result<Allocation, MemoryError> {
-        Err(MemoryError::InvalidRange {
-            wanted: "allocation",
-            address,
-            bytes: 0,
-        })
+        self.memory.free(address)
     }
 
     /// The allocation that holds `address`.
-    pub fn lookup(&self, _address: u64) -> Option<Allocation> {
-        None
+    pub fn lookup(&self, address: u64) -> Option<Allocation> {
+        self.memory.lookup(address)
     }
 
     /// Where kernels see `address`; `None` outside the device's address space.
-    pub fn to_device_view(&self, _address: u64) -> Option<u64> {
-        None
+    pub fn to_device_view(&self, address: u64) -> Option<u64> {
+        let areas = &self.memory.areas;
+        let ours = areas.managed().start..areas.device().end;
+        ours.contains(&address).then(|| areas.to_view(address))
     }
 
-    /// Free and total device memory, bytes.
+    /// Free and total device memory, bytes. Free: in no block's and no device
+    /// allocation's hands.
     pub fn memory_info(&self) -> (u64, u64) {
-        (self.config.memory_bytes, self.config.memory_bytes)
+        let pool = lock(&self.memory.pool);
+        let bytes = |frames: u32| u64::from(frames) * BLOCK_BYTES;
+        (bytes(pool.free_frames()), bytes(pool.frames()))
     }
 
     /// Managed bytes on the device now.
     pub fn resident_bytes(&self) -> u64 {
-        0
+        self.memory.blocks.resident_bytes()
     }
 
-    /// Moves a managed range; returns when it is there.
-    pub fn prefetch(&self, _address: u64, _bytes: u64, _to: Location) -> Result<(), MemoryError> {
-        Err(MemoryError::NotSupported("prefetch"))
+    /// Moves a managed range; returns when it is there. On the device this also counts as
+    /// its latest migration where nothing has to move.
+    pub fn prefetch(&self, address: u64, bytes: u64, to: Location) -> Result<(), MemoryError> {
+        self.memory.prefetch(address, bytes, to)
     }
 
-    /// Whether [`Device::prefetch`] of the range would use the link now: pages that have
-    /// content on the other side, or (to the device) that need an eviction of content. A
-    /// cheap look by blocks, not a promise.
-    pub fn needs_transfer(&self, _address: u64, _bytes: u64, _to: Location) -> bool {
-        true
+    /// Whether a prefetch would have something to do, as far as can be told without
+    /// waiting for a migration that is under way.
+    pub fn needs_transfer(&self, address: u64, bytes: u64, to: Location) -> bool {
+        self.memory.needs_transfer(address, bytes, to)
     }
 
-    /// Declares the content of a managed range dead: undefined until written or prefetched.
-    pub fn discard(&self, _address: u64, _bytes: u64) -> Result<(), MemoryError> {
-        Err(MemoryError::NotSupported("discard"))
+    /// Declares the content of a managed range dead: undefined until written or
+    /// prefetched. Granules of 64 KiB that the range covers only in part keep theirs.
+    pub fn discard(&self, address: u64, bytes: u64) -> Result<(), MemoryError> {
+        self.memory.discard(address, bytes)
     }
 
-    /// Applies advice to a managed range.
-    pub fn advise(&self, _address: u64, _bytes: u64, _advice: Advice) -> Result<(), MemoryError> {
-        Err(MemoryError::NotSupported("advise"))
+    /// Applies advice to the blocks of a managed range.
+    pub fn advise(&self, address: u64, bytes: u64, advice: Advice) -> Result<(), MemoryError> {
+        self.memory.advise(address, bytes, advice)
     }
 
     /// Policy and last prefetch of a managed range.
-    pub fn range_state(&self, _address: u64, _bytes: u64) -> Result<RangeState, MemoryError> {
-        Err(MemoryError::NotSupported("range_state"))
+    pub fn range_state(&self, address: u64, bytes: u64) -> Result<RangeState, MemoryError> {
+        self.memory.range_state(address, bytes)
     }
 
     /// Copies as a copy engine does: throttled by the link in the direction it crosses.
     ///
     /// # Safety
     /// A [`Place::Host`] must be valid for `bytes`.
-    pub unsafe fn copy(&self, _to: Place, _from: Place, _bytes: u64) -> Result<(), MemoryError> {
-        Err(MemoryError::NotSupported("copy"))
+    pub unsafe fn copy(&self, to: Place, from: Place, bytes: u64) -> Result<(), MemoryError> {
+        // SAFETY: by the caller.
+        unsafe { self.memory.copy(to, from, bytes) }
     }
 
     /// Fills `count` elements of managed or device memory, on the device.
-    pub fn memset(&self, _address: u64, _fill: Fill, _count: u64) -> Result<(), MemoryError> {
-        Err(MemoryError::NotSupported("memset"))
+    pub fn memset(&self, address: u64, fill: Fill, count: u64) -> Result<(), MemoryError> {
+        self.memory.memset(address, fill, count)
     }
 
     /// Runs a kernel to its end. One at a time: a second caller waits.
@@ -239,13 +369,27 @@ impl Device {
     /// live memory as large as the kernel touches.
     ///
     /// # Errors
-    /// [`MemoryError::IllegalAccess`]: the launch failed, its effects are undefined.
+    /// [`MemoryError::IllegalAddress`]: a piece touched an address of the view where no
+    /// allocation is. What it had done so far stays done.
     pub unsafe fn run_kernel(
         &self,
-        _kernel: &Kernel,
-        _shape: &Shape,
-        _words: &[u64],
+        kernel: &Kernel,
+        shape: &Shape,
+        words: &[u64],
     ) -> Result<(), MemoryError> {
-        Err(MemoryError::NotSupported("run_kernel"))
+        // SAFETY: by the caller.
+        unsafe { self.processors.run(kernel, shape, words) }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let one = 1u64;
+        // SAFETY: eight bytes are written from a live word.
+        unsafe { libc::write(self.stop_fd.as_raw_fd(), (&raw const one).cast(), 8) };
+        for thread in self.host_service.drain(..) {
+            let _ = thread.join();
+        }
     }
 }

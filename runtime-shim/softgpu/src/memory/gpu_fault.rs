@@ -1,0 +1,104 @@
+//! Service of a batch of kernel faults.
+//!
+//! As `service_fault_batch` (uvm_gpu_replayable_faults.c:2232 in 570): at most 256
+//! entries, sorted by address, duplicates merged, block by block, each block grown by the
+//! density prefetcher; kernels go on when the whole batch is done (replay policy
+//! BATCH_FLUSH). Serial: one batch at a time, eviction before fetch.
+
+use super::density::{GRANULE_BYTES, Mask, grow};
+use super::link::{now_ns, sleep_until_ns};
+use super::migrate::{In, Patience};
+use super::{BLOCK_BYTES, Location, Memory, lock};
+use crate::probes;
+
+/// `uvm_perf_fault_batch_count` (uvm_gpu_replayable_faults.c:72).
+pub const BATCH_LIMIT: usize = 256;
+
+/// One faulting access of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuFault {
+    /// Program address of the page.
+    pub address: u64,
+    /// Who waits: thread and fibre, for the caller to find it again.
+    pub waiter: (u32, u32),
+}
+
+/// What became of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The page is, or was, on the device: try again.
+    Yes,
+    /// All frames are pinned by this batch: it belongs into the next one.
+    Later,
+    /// No live managed allocation is there.
+    Illegal,
+}
+
+impl Memory {
+    /// Serves a batch; tells `outcome` what became of each fault.
+    pub fn serve_batch(&self, faults: &mut [GpuFault], mut outcome: impl FnMut(GpuFault, Served)) {
+        const PAGE: u64 = 4096;
+        let began = now_ns();
+        let number = self.next_batch();
+        faults.sort_unstable_by_key(|fault| fault.address);
+        let (mut pages, mut pins) = (0, 0);
+        let mut transfer = self.link_in.begin();
+        for group in faults.chunk_by(|a, b| a.address / BLOCK_BYTES == b.address / BLOCK_BYTES) {
+            let Some(block) = self.block_of(group[0].address) else {
+                group
+                    .iter()
+                    .for_each(|fault| outcome(*fault, Served::Illegal));
+                continue;
+            };
+            let patience = if pins == 0 {
+                Patience::Wait
+            } else {
+                Patience::GiveUp
+            };
+            let base = self.block_address(block);
+            let merged = group
+                .chunk_by(|a, b| a.address / PAGE == b.address / PAGE)
+                .count() as u64;
+            let granule = |address: u64| 1 << ((address - base) / GRANULE_BYTES);
+            let faulted = group
+                .iter()
+                .fold(0, |mask, fault| mask | granule(fault.address));
+            probes::oversub_softgpu_fault(group[0].address & !(PAGE - 1), merged, 0, number);
+            let Some(mut state) = self.lock_with_chunk(block, patience) else {
+                let dead = self.blocks.lock(block).valid == 0;
+                let fate = if dead { Served::Illegal } else { Served::Later };
+                group.iter().for_each(|fault| outcome(*fault, fate));
+                continue;
+            };
+            pages += merged;
+            let want = device_hint(&state, faulted);
+            self.bring_in(block, &mut state, want, In::Fault(faulted), &mut transfer);
+            self.settle(&state, true);
+            pins += 1;
+            for fault in group {
+                let valid = state.valid & granule(fault.address) != 0;
+                outcome(*fault, if valid { Served::Yes } else { Served::Illegal });
+            }
+        }
+        lock(&self.pool).unpin_all();
+        self.chunk_settled.notify_all();
+        self.counters.faults.add(pages);
+        self.counters.batches.add(1);
+        let spent = now_ns() - began;
+        let fixed = self.config.fault.as_nanos() as f64;
+        sleep_until_ns(now_ns() + fixed);
+        probes::oversub_softgpu_batch(number, pages, (spent + fixed) as u64);
+    }
+}
+
+/// What a kernel's fault brings in (`uvm_perf_prefetch_get_hint_va_block`,
+/// uvm_perf_prefetch.c:447 in 570): on first touch of a block that prefers the device the
+/// whole of it; where the host is preferred only what faulted
+/// (`should_apply_prefetch_logic`, uvm_perf_prefetch.c:340 in 590); else by density.
+fn device_hint(state: &super::block::BlockState, faulted: Mask) -> Mask {
+    match state.preferred {
+        Some(Location::Device) if state.device | state.host == 0 => state.valid,
+        Some(Location::Host) => faulted,
+        _ => grow(state.valid, state.device, faulted),
+    }
+}
