@@ -58,7 +58,13 @@ pub struct DeepumConfig {
 
 impl Default for DeepumConfig {
     fn default() -> Self {
-        Self { rows: 2048, ways: 2, successors: 4, lookahead: 32, literal: false }
+        Self {
+            rows: 2048,
+            ways: 2,
+            successors: 4,
+            lookahead: 32,
+            literal: false,
+        }
     }
 }
 
@@ -76,6 +82,30 @@ impl Config {
             history_launches: 1 << 18,
             execution_ids: 20_000,
             blocks: 1 << 20,
+        }
+    }
+
+    /// Checks that an engine can work with it, in at least `least_bytes`.
+    pub(crate) fn validate(&self, least_bytes: u64) -> Result<(), ConfigError> {
+        if self.capacity.0 < least_bytes {
+            return Err(ConfigError::CapacityTooSmall(self.capacity.0, least_bytes));
+        }
+        let sizes = [
+            ("history_launches", self.history_launches),
+            ("execution_ids", self.execution_ids),
+            ("blocks", self.blocks),
+            ("deepum.rows", self.deepum.rows),
+            ("deepum.ways", self.deepum.ways),
+            ("deepum.successors", self.deepum.successors),
+            ("deepum.lookahead", self.deepum.lookahead),
+            (
+                "link_bytes_per_us",
+                usize::from(self.link_bytes_per_us > 0.0),
+            ),
+        ];
+        match sizes.iter().find(|(_, size)| *size == 0) {
+            Some((name, _)) => Err(ConfigError::Zero(name)),
+            None => Ok(()),
         }
     }
 }

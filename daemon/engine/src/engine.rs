@@ -1,12 +1,39 @@
 //! The engine: one session's memory on one device, and the policy that steers it.
+//!
+//! Takes events into the world, lets the policy ask for moves, and counts. Decides nothing
+//! itself.
 
-use crate::{Command, Config, ConfigError, Event, Micros, Snapshot, Stats};
+use std::sync::Arc;
+
+use crate::access::{Accesses, Argument};
+use crate::event::{Cause, Copy, Launch};
+use crate::identity::Identities;
+use crate::pace::Pace;
+use crate::policy::{self, Policy};
+use crate::stats::CAUSES;
+use crate::units::{BLOCK_BYTES, BlockId, Range};
+use crate::world::World;
+use crate::world::block::Set;
+use crate::{Command, Config, ConfigError, Direction, Event, Micros, PolicyKind, Snapshot, Stats};
+
+/// Least capacity that a policy can work in, blocks.
+const LEAST_BLOCKS: u64 = 8;
+/// Most argument words looked at.
+const WORDS: usize = 128;
+/// How long to wait for news of commands under way before looking again.
+const LOOK_AGAIN_US: u64 = 1_000;
 
 /// Steers one session on one device.
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
     stats: Stats,
+    world: World,
+    identities: Identities,
+    accesses: Accesses,
+    policy: Box<dyn Policy>,
+    pace: Pace,
+    now: Micros,
 }
 
 impl Engine {
@@ -15,27 +42,110 @@ impl Engine {
     /// # Errors
     /// [`ConfigError`] where `config` leaves no room to work in.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
-        Ok(Self { config, stats: Stats::default() })
+        config.validate(LEAST_BLOCKS * BLOCK_BYTES)?;
+        let literal = config.policy == PolicyKind::Deepum && config.deepum.literal;
+        Ok(Self {
+            stats: Stats::default(),
+            world: World::new(&config),
+            identities: Identities::new(config.execution_ids, literal),
+            accesses: Accesses::new(config.capacity.0 / BLOCK_BYTES, config.execution_ids),
+            policy: policy::make(&config),
+            pace: Pace::default(),
+            now: Micros(0),
+            config,
+        })
     }
 
     /// Takes in one event. `now` never goes back.
-    pub fn step(&mut self, _now: Micros, _event: &Event<'_>) {
+    pub fn step(&mut self, now: Micros, event: &Event<'_>) {
+        self.now = self.now.max(now);
         self.stats.events += 1;
+        match *event {
+            Event::Function { .. } | Event::Tick => {}
+            Event::Alloc {
+                range,
+                pool,
+                prefetched,
+            } => {
+                self.world.alloc(range, pool, prefetched, &mut self.stats);
+            }
+            Event::Free { address } => self.world.free(address),
+            Event::Use { range, .. } => self.world.begin_part(range),
+            Event::Unuse {
+                address,
+                stream,
+                seq,
+            } => {
+                self.world.end_part(address, stream, seq);
+                self.advance();
+            }
+            Event::Launch(ref launch) => self.launch(launch),
+            Event::Copy(ref copy) => self.copy(copy),
+            Event::Progress { stream, seq } => {
+                self.world.window.pass(stream, seq);
+                self.advance();
+            }
+            Event::Completed { queue, id } => {
+                while let Some(order) = self.world.orders.complete(self.now, queue, id) {
+                    self.world.settle(order, false);
+                }
+            }
+            Event::Refused { queue, id } => {
+                if let Some(order) = self.world.orders.refuse(queue, id) {
+                    self.stats.refused += 1;
+                    self.world.settle(order, true);
+                }
+            }
+            Event::Fault {
+                address,
+                faults,
+                by_host,
+            } => self.fault(address, faults, by_host),
+            Event::FaultBatch { .. } => self.stats.fault_batches += 1,
+            Event::Migration {
+                range,
+                direction,
+                cause,
+            } => {
+                let by_cause = match direction {
+                    Direction::In => &mut self.stats.migrated_in_bytes,
+                    Direction::Out => &mut self.stats.migrated_out_bytes,
+                };
+                let index = (cause as usize).min(CAUSES - 1);
+                by_cause[index] = by_cause[index].saturating_add(range.bytes);
+                self.world.moved(range, direction, cause);
+            }
+            Event::Populated { range } => self.world.moved(range, Direction::In, Cause::Other),
+        }
     }
 
     /// Appends what is to be done now. Call it after each group of events, and at
     /// [`Engine::next_wakeup`].
-    pub fn decide(&mut self, _now: Micros, _commands: &mut Vec<Command>) {}
+    pub fn decide(&mut self, now: Micros, commands: &mut Vec<Command>) {
+        self.now = self.now.max(now);
+        self.world.running_end = self.world.window.running_end(self.pace.stride());
+        self.policy
+            .decide(self.now, &mut self.world, &mut self.stats, commands);
+        let useful = &self.world.usefulness;
+        self.stats.prefetch_issued_bytes = useful.issued_bytes;
+        self.stats.prefetch_useful_bytes = useful.useful_bytes;
+        self.stats.prefetch_late_bytes = useful.late_bytes;
+        self.stats.prefetch_wasted_bytes = useful.wasted_bytes;
+        self.stats.history_dropped = self.world.history.dropped();
+    }
 
     /// When [`Engine::decide`] wants to be called again even if nothing happens; none
     /// while nothing is outstanding.
     pub fn next_wakeup(&self) -> Option<Micros> {
-        None
+        self.world
+            .orders
+            .oldest()
+            .map(|_| Micros(self.now.0 + LOOK_AGAIN_US))
     }
 
     /// After how many launches in a stream a progress mark is wanted (at least 1).
     pub fn mark_stride(&self) -> u32 {
-        1
+        self.pace.stride()
     }
 
     /// Totals since the session began.
@@ -45,16 +155,173 @@ impl Engine {
 
     /// The state now.
     pub fn snapshot(&self) -> Snapshot {
+        let world = &self.world;
         Snapshot {
-            managed_bytes: 0,
-            resident_bytes: 0,
+            managed_bytes: world.memory.bytes(),
+            resident_bytes: world.blocks.frames() * BLOCK_BYTES,
             capacity_bytes: self.config.capacity.0,
-            inflight_bytes: 0,
-            execution_ids: 0,
-            history_launches: 0,
-            table_bytes: 0,
-            breaker: crate::BreakerState::Closed,
-            cycle_launches: None,
+            inflight_bytes: world.orders.bytes(crate::Queue::In),
+            execution_ids: self.identities.len() as u64,
+            history_launches: world.history.len() as u64,
+            table_bytes: world.memory.table_bytes()
+                + world.blocks.bytes()
+                + world.history.bytes()
+                + world.orders.table_bytes()
+                + self.identities.bytes()
+                + self.accesses.bytes()
+                + self.policy.table_bytes(),
+            breaker: self.policy.breaker(),
+            cycle_launches: world.history.lag(),
         }
     }
+
+    fn launch(&mut self, launch: &Launch<'_>) {
+        let words = &launch.words[..launch.words.len().min(WORDS)];
+        let launch = Launch { words, ..*launch };
+        let objects: Vec<_> = words
+            .iter()
+            .map(|&word| self.world.memory.resolve(word))
+            .collect();
+        let exec = self.identities.launch(&launch, &objects);
+        let world = &self.world;
+        let access = self
+            .accesses
+            .launch(exec, &launch, &objects, &world.memory, world.probes);
+        let arguments = objects.iter().zip(0..).filter_map(|(object, word)| {
+            let address = object.as_ref()?.extent.address;
+            Some(Argument {
+                function: launch.function.0,
+                word,
+                address,
+            })
+        });
+        let arguments = arguments.collect();
+        self.enqueue(launch.seq, launch.stream, exec, access, arguments);
+    }
+
+    fn copy(&mut self, copy: &Copy) {
+        let memory = &self.world.memory;
+        let named = |range: Option<Range>| memory.name_at(range?.address);
+        let exec = self.identities.copy(copy, named(copy.dst), named(copy.src));
+        let ranges: Vec<Range> = [copy.dst, copy.src].into_iter().flatten().collect();
+        let access = self.accesses.access(exec, &ranges, memory);
+        self.enqueue(copy.seq, copy.stream, exec, access, Arc::from([]));
+    }
+
+    fn enqueue(
+        &mut self,
+        seq: crate::Seq,
+        stream: crate::StreamId,
+        exec: u32,
+        access: crate::access::Access,
+        arguments: Arc<[Argument]>,
+    ) {
+        self.stats.launches += 1;
+        let world = &mut self.world;
+        let set: Set = access.set.clone();
+        let position = world.history.push(exec);
+        let stale = world.history.stale().min(world.floor().saturating_sub(1));
+        for slot in slots_of(world, &set) {
+            world.blocks.get_mut(slot).uses.push(position, stale);
+        }
+        let idle = world.window.len() == 0;
+        world
+            .window
+            .push((position, exec), (seq, stream), access, arguments);
+        if idle {
+            self.pace.began(self.now);
+            self.policy.started(&self.world, exec);
+        }
+        self.advance();
+    }
+
+    /// Takes in what the device has passed.
+    fn advance(&mut self) {
+        let mut passed = 0;
+        while let Some(launch) = self.world.window.pop() {
+            passed += 1;
+            let world = &mut self.world;
+            for slot in slots_of(world, &launch.set) {
+                world.used(slot, launch.position);
+                let block = world.blocks.get(slot);
+                if world.probes && !block.holds_frame() && !block.dead() {
+                    self.accesses
+                        .left_alone(launch.exec, block.id, &world.memory);
+                }
+            }
+            if !world.probes && world.enforce {
+                for slot in slots_of(world, &launch.loose) {
+                    world.used(slot, launch.position);
+                }
+            }
+            if let Some(next) = self.world.window.front() {
+                let exec = next.exec;
+                self.policy.started(&self.world, exec);
+            }
+        }
+        if passed > 0 {
+            self.pace.passed(self.now, passed);
+        }
+        while let Some(range) = self.world.window.pop_death() {
+            self.world.bury(range);
+        }
+    }
+
+    fn fault(&mut self, address: u64, faults: u32, by_host: bool) {
+        if by_host {
+            self.stats.host_faults += u64::from(faults);
+            return;
+        }
+        self.stats.faults += u64::from(faults);
+        let id = BlockId::containing(address);
+        let Some(slot) = self.world.fault(id) else {
+            return;
+        };
+        let world = &self.world;
+        let Some(front) = world.window.front() else {
+            return;
+        };
+        let (exec, position) = (front.exec, front.position);
+        let end = world.running_end.max(position);
+        let running = || {
+            world
+                .window
+                .iter()
+                .take_while(|launch| launch.position <= end)
+        };
+        if !running().any(|launch| launch.uses(id) || covers(&launch.loose, id)) {
+            let base = world.memory.allocation_at(address).map(|a| a.range.address);
+            let at_fault = running().find(|launch| {
+                let mut arguments = launch.arguments.iter();
+                arguments.any(|argument| {
+                    let held = world.memory.allocation_at(argument.address);
+                    held.map(|a| a.range.address) == base
+                })
+            });
+            if let Some(launch) = at_fault {
+                let arguments: Vec<Argument> = launch
+                    .arguments
+                    .iter()
+                    .filter(|argument| {
+                        let held = world.memory.allocation_at(argument.address);
+                        held.map(|a| a.range.address) == base
+                    })
+                    .copied()
+                    .collect();
+                self.accesses.missed(launch, id, &arguments, &world.memory);
+            }
+        }
+        let block = self.world.blocks.get_mut(slot);
+        block.last_used = block.last_used.max(position);
+        block.content = true;
+        self.policy.faulted(&self.world, slot, exec);
+    }
+}
+
+fn covers(set: &Set, id: BlockId) -> bool {
+    set.iter().any(|extent| extent.contains(id))
+}
+
+fn slots_of(world: &World, set: &Set) -> Vec<u32> {
+    world.slots(set).collect()
 }

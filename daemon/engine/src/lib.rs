@@ -4,16 +4,24 @@
 //! same events give the same commands, live, in the simulator and in replay. One
 //! [`Engine`] steers one session on one device.
 
+mod access;
+mod breaker;
 mod command;
 mod config;
 mod engine;
 mod event;
+mod hash;
+mod identity;
+mod pace;
+mod policy;
 mod stats;
 mod units;
+mod usefulness;
+mod world;
 
 pub use command::{Command, Operation, Queue};
-pub use config::{Config, DeepumConfig, ConfigError, PolicyKind};
+pub use config::{Config, ConfigError, DeepumConfig, PolicyKind};
 pub use engine::Engine;
 pub use event::{Cause, Copy, Direction, Event, Launch};
 pub use stats::{BreakerState, Snapshot, Stats};
-pub use units::{BlockId, Bytes, FunctionId, Micros, Range, Seq, StreamId, BLOCK_BYTES};
+pub use units::{BLOCK_BYTES, BlockId, Bytes, FunctionId, Micros, Range, Seq, StreamId};

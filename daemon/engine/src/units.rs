@@ -56,9 +56,17 @@ impl Range {
 
     /// The blocks that the range touches.
     pub fn blocks(self) -> impl DoubleEndedIterator<Item = BlockId> + Clone {
-        let last = if self.bytes == 0 { self.address } else { self.end() - 1 };
+        let last = if self.bytes == 0 {
+            self.address
+        } else {
+            self.end() - 1
+        };
         let first = self.address / BLOCK_BYTES;
-        let end = if self.bytes == 0 { first } else { last / BLOCK_BYTES + 1 };
+        let end = if self.bytes == 0 {
+            first
+        } else {
+            last / BLOCK_BYTES + 1
+        };
         (first..end).map(BlockId)
     }
 }

@@ -1,0 +1,276 @@
+//! Which blocks a launch uses, from its pointer arguments, corrected by faults.
+//!
+//! A pointer into a pool part means the rest of the part. A pointer into a plain
+//! allocation means all up to the next address that was ever passed, or to the end; where
+//! nothing bounds it, the first guess is four bytes for each thread, doubled by each fault
+//! beyond it. An argument of more than half the device is taken as data-dependent: neither
+//! fetched ahead nor kept.
+
+use std::sync::Arc;
+
+use crate::hash::Map;
+use crate::units::{BLOCK_BYTES, BlockId, Range};
+use crate::world::block::{Extent, Set, normalize};
+use crate::world::memory::{Memory, Object};
+use crate::world::window::Pending;
+use crate::{Launch, identity::UNKNOWN};
+
+/// Bytes that one thread is taken to touch in an object whose extent is unknown.
+const BYTES_PER_THREAD: u64 = 4;
+/// Where threads touch more than this, the object is taken as used to its end.
+const MOST_BYTES_PER_THREAD: u64 = 64;
+/// Corrections kept of one execution ID; one that needs more is data-dependent.
+const CORRECTIONS: usize = 256;
+/// Times that a block must be left alone before it is no longer expected.
+const STRIKES: u8 = 2;
+
+/// A block by the object it lies in.
+type Place = (u64, u64);
+
+#[derive(Debug, Default)]
+struct Correction {
+    /// Touched, though not declared.
+    extra: Vec<Place>,
+    /// Declared, though left alone: how often in a row.
+    absent: Map<Place, u8>,
+}
+
+/// What a launch uses.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    /// Blocks that it uses.
+    pub set: Set,
+    /// Memory of which it uses an unknown part.
+    pub loose: Set,
+}
+
+/// What was learned of launches' accesses.
+#[derive(Debug)]
+pub(crate) struct Accesses {
+    capacity_blocks: u64,
+    limit: usize,
+    /// Bytes per thread of arguments that reach beyond the first guess, by function and
+    /// word.
+    wide: Map<(u32, u32), u64>,
+    corrections: Map<u32, Correction>,
+    /// The last set of each execution ID: equal ones are shared.
+    shared: Map<u32, Access>,
+}
+
+impl Accesses {
+    pub(crate) fn new(capacity_blocks: u64, limit: usize) -> Self {
+        Self {
+            capacity_blocks,
+            limit,
+            wide: Map::default(),
+            corrections: Map::default(),
+            shared: Map::default(),
+        }
+    }
+
+    /// What a launch uses. `probes`: faults will tell where the guess is too small.
+    pub(crate) fn launch(
+        &mut self,
+        exec: u32,
+        launch: &Launch<'_>,
+        objects: &[Option<Object>],
+        memory: &Memory,
+        probes: bool,
+    ) -> Access {
+        let threads = launch
+            .grid
+            .iter()
+            .map(|&n| u64::from(n))
+            .product::<u64>()
+            .saturating_mul(
+                launch
+                    .block
+                    .iter()
+                    .map(|&n| u64::from(n))
+                    .fold(1, u64::saturating_mul),
+            );
+        let mut ranges = Vec::with_capacity(objects.len());
+        for (index, object) in objects.iter().enumerate() {
+            let Some(object) = object else { continue };
+            let key = (launch.function.0, index as u32);
+            let mut range = object.extent;
+            let each = self.wide.get(&key).copied().unwrap_or(BYTES_PER_THREAD);
+            if probes && !object.bounded && each <= MOST_BYTES_PER_THREAD {
+                let reach = threads.saturating_mul(each).max(BLOCK_BYTES);
+                range.bytes = range.bytes.min(reach);
+            }
+            ranges.push(range);
+        }
+        self.access(exec, &ranges, memory)
+    }
+
+    /// What a copy or any launch with known ranges uses.
+    pub(crate) fn access(&mut self, exec: u32, ranges: &[Range], memory: &Memory) -> Access {
+        let mut strict: Vec<Extent> = ranges
+            .iter()
+            .map(|&range| extent_of(range, memory))
+            .collect();
+        let mut loose = Vec::new();
+        strict.retain(|extent| {
+            let fits = extent.count <= self.capacity_blocks / 2;
+            if !fits {
+                loose.push(*extent);
+            }
+            fits
+        });
+        normalize(&mut strict);
+        // Together they must leave room to work in: the largest goes first.
+        let mut total: u64 = strict.iter().map(|extent| extent.count).sum();
+        while total > self.capacity_blocks * 3 / 4 {
+            let largest = (0..strict.len()).max_by_key(|&index| strict[index].count);
+            let Some(index) = largest else { break };
+            let extent = strict.remove(index);
+            total -= extent.count;
+            loose.push(extent);
+        }
+        if let Some(correction) = self.corrections.get(&exec) {
+            correction.apply(&mut strict, memory);
+        }
+        normalize(&mut loose);
+        self.share(exec, strict, loose)
+    }
+
+    fn share(&mut self, exec: u32, strict: Vec<Extent>, loose: Vec<Extent>) -> Access {
+        if let Some(last) = self.shared.get(&exec)
+            && *last.set == *strict
+            && *last.loose == *loose
+        {
+            return last.clone();
+        }
+        let access = Access {
+            set: Arc::from(strict),
+            loose: Arc::from(loose),
+        };
+        if exec != UNKNOWN && (self.shared.len() < self.limit || self.shared.contains_key(&exec)) {
+            self.shared.insert(exec, access.clone());
+        }
+        access
+    }
+
+    /// A block faulted while `launch` ran, though it was not expected. `words` are the
+    /// pointer arguments of the launch, by word.
+    pub(crate) fn missed(
+        &mut self,
+        launch: &Pending,
+        block: BlockId,
+        arguments: &[Argument],
+        memory: &Memory,
+    ) {
+        let before = arguments
+            .iter()
+            .filter(|argument| argument.address / BLOCK_BYTES <= block.0)
+            .max_by_key(|argument| argument.address);
+        if let Some(argument) = before
+            && self.wide.len() < self.limit * 4
+        {
+            let key = (argument.function, argument.word);
+            let each = self.wide.entry(key).or_insert(BYTES_PER_THREAD);
+            *each = (*each * 2).min(MOST_BYTES_PER_THREAD * 2);
+        }
+        let Some((name, offset)) = memory.name_at(block.address()) else {
+            return;
+        };
+        let place = (name, offset / BLOCK_BYTES);
+        if launch.exec == UNKNOWN
+            || (self.corrections.len() >= self.limit
+                && !self.corrections.contains_key(&launch.exec))
+        {
+            return;
+        }
+        let correction = self.corrections.entry(launch.exec).or_default();
+        correction.absent.remove(&place);
+        if correction.extra.len() < CORRECTIONS && !correction.extra.contains(&place) {
+            correction.extra.push(place);
+        }
+    }
+
+    /// A block was expected by a launch that is over, was not on the device and did not
+    /// fault: the launch left it alone.
+    pub(crate) fn left_alone(&mut self, exec: u32, block: BlockId, memory: &Memory) {
+        let Some((name, offset)) = memory.name_at(block.address()) else {
+            return;
+        };
+        if exec == UNKNOWN
+            || (self.corrections.len() >= self.limit && !self.corrections.contains_key(&exec))
+        {
+            return;
+        }
+        let place = (name, offset / BLOCK_BYTES);
+        let correction = self.corrections.entry(exec).or_default();
+        correction.extra.retain(|extra| *extra != place);
+        if correction.absent.len() < CORRECTIONS * 16 || correction.absent.contains_key(&place) {
+            let strikes = correction.absent.entry(place).or_default();
+            *strikes = strikes.saturating_add(1);
+        }
+    }
+
+    /// Estimated size of the tables in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let places: usize = self
+            .corrections
+            .values()
+            .map(|c| c.extra.len() + 2 * c.absent.len())
+            .sum();
+        let extents: usize = self.shared.values().map(|access| access.set.len()).sum();
+        (places * 16 + extents * 16 + (self.shared.len() + self.corrections.len()) * 96) as u64
+    }
+}
+
+/// A pointer argument of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Argument {
+    pub function: u32,
+    pub word: u32,
+    pub address: u64,
+}
+
+impl Correction {
+    fn apply(&self, strict: &mut Vec<Extent>, memory: &Memory) {
+        for &(name, block) in &self.extra {
+            if let Some(address) = memory.address_of(name) {
+                let first = (address / BLOCK_BYTES).saturating_add(block);
+                strict.push(Extent { first, count: 1 });
+            }
+        }
+        normalize(strict);
+        if self.absent.values().all(|&strikes| strikes < STRIKES) {
+            return;
+        }
+        let whole = std::mem::take(strict);
+        for number in whole.iter().flat_map(|extent| extent.first..extent.end()) {
+            let place = memory.name_at(number * BLOCK_BYTES);
+            let place = place.map(|(name, offset)| (name, offset / BLOCK_BYTES));
+            let strikes = place
+                .and_then(|place| self.absent.get(&place))
+                .copied()
+                .unwrap_or(0);
+            if strikes < STRIKES {
+                strict.push(Extent {
+                    first: number,
+                    count: 1,
+                });
+            }
+        }
+        normalize(strict);
+    }
+}
+
+/// The tracked blocks of a range that lies in one allocation.
+fn extent_of(range: Range, memory: &Memory) -> Extent {
+    let Some(allocation) = memory.allocation_at(range.address) else {
+        return Extent { first: 0, count: 0 };
+    };
+    let end = range
+        .end()
+        .min(allocation.range.address + allocation.tracked_bytes);
+    let first = range.address / BLOCK_BYTES;
+    Extent {
+        first,
+        count: end.div_ceil(BLOCK_BYTES).saturating_sub(first),
+    }
+}

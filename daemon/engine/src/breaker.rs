@@ -1,0 +1,150 @@
+//! The circuit breaker: stops prefetching where prefetches do not help.
+//!
+//! Owns the judgement alone. It looks at windows of prefetched bytes; a window in which
+//! most of them were wasted or came late opens it. Open, it stays so for a while that
+//! doubles each time, then lets a little through to see.
+
+use crate::stats::BreakerState;
+use crate::units::BLOCK_BYTES;
+use crate::usefulness::Usefulness;
+
+/// Prefetched bytes, decided to be of use or not, that a judgement needs.
+const WINDOW_BYTES: u64 = 64 * BLOCK_BYTES;
+/// The same when trying again.
+const TRIAL_BYTES: u64 = 16 * BLOCK_BYTES;
+/// Launches that it stays open at first, and at most.
+const OPEN_LAUNCHES: (u64, u64) = (256, 1 << 16);
+
+/// Judges prefetches.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    state: BreakerState,
+    mark: Usefulness,
+    /// Issued bytes at which a trial must wait for its judgement.
+    trial_end: u64,
+    reopen_at: u64,
+    open_launches: u64,
+    opened: u64,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self {
+            state: BreakerState::Closed,
+            mark: Usefulness::default(),
+            trial_end: 0,
+            reopen_at: 0,
+            open_launches: OPEN_LAUNCHES.0,
+            opened: 0,
+        }
+    }
+}
+
+impl Breaker {
+    pub(crate) fn state(&self) -> BreakerState {
+        self.state
+    }
+
+    /// How often it opened.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened
+    }
+
+    /// May a prefetch be issued now?
+    pub(crate) fn allows(&self, so_far: &Usefulness) -> bool {
+        match self.state {
+            BreakerState::Closed => true,
+            BreakerState::Open => false,
+            BreakerState::HalfOpen => so_far.issued_bytes < self.trial_end,
+        }
+    }
+
+    /// Looks at what became of prefetches up to launch `position`.
+    pub(crate) fn judge(&mut self, position: u64, so_far: &Usefulness) {
+        let window = so_far.since(&self.mark);
+        let bad = window.wasted_bytes + window.late_bytes;
+        let decided = bad + window.useful_bytes;
+        match self.state {
+            BreakerState::Closed if decided >= WINDOW_BYTES => {
+                self.mark = *so_far;
+                if bad * 10 > decided * 7 {
+                    self.open(position);
+                } else if bad * 10 < decided * 2 {
+                    self.open_launches = OPEN_LAUNCHES.0;
+                }
+            }
+            BreakerState::Open if position >= self.reopen_at => {
+                self.state = BreakerState::HalfOpen;
+                self.mark = *so_far;
+                self.trial_end = so_far.issued_bytes + TRIAL_BYTES;
+            }
+            BreakerState::HalfOpen if decided * 4 >= TRIAL_BYTES * 3 => {
+                self.mark = *so_far;
+                if bad * 2 > decided {
+                    self.open(position);
+                } else {
+                    self.state = BreakerState::Closed;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, position: u64) {
+        self.state = BreakerState::Open;
+        self.opened += 1;
+        self.reopen_at = position + self.open_launches;
+        self.open_launches = (self.open_launches * 2).min(OPEN_LAUNCHES.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(useful: u64, wasted: u64) -> Usefulness {
+        Usefulness {
+            issued_bytes: (useful + wasted) * BLOCK_BYTES,
+            useful_bytes: useful * BLOCK_BYTES,
+            wasted_bytes: wasted * BLOCK_BYTES,
+            ..Usefulness::default()
+        }
+    }
+
+    #[test]
+    fn wasted_prefetches_open_it_and_useful_ones_do_not() {
+        let mut breaker = Breaker::default();
+        breaker.judge(1, &after(60, 10));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        breaker.judge(2, &after(70, 100));
+        assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Open, 1));
+        assert!(!breaker.allows(&after(70, 100)));
+    }
+
+    #[test]
+    fn it_tries_again_with_little_and_closes_when_that_helps() {
+        let mut breaker = Breaker::default();
+        breaker.judge(1, &after(0, 64));
+        breaker.judge(100, &after(0, 64));
+        assert_eq!(breaker.state(), BreakerState::Open);
+        breaker.judge(300, &after(0, 64));
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(breaker.allows(&after(0, 64)));
+        assert!(!breaker.allows(&after(16, 64)), "a trial is short");
+        breaker.judge(301, &after(16, 64));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn each_failed_trial_doubles_the_wait() {
+        let mut breaker = Breaker::default();
+        breaker.judge(0, &after(0, 64));
+        breaker.judge(256, &after(0, 64));
+        breaker.judge(257, &after(0, 80));
+        assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Open, 2));
+        breaker.judge(257 + 511, &after(0, 80));
+        assert_eq!(breaker.state(), BreakerState::Open);
+        breaker.judge(257 + 512, &after(0, 80));
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    }
+}

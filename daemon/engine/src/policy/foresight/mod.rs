@@ -1,0 +1,58 @@
+//! oversub's own policy: keep what is needed soonest, fetch by deadline, evict ahead.
+//!
+//! Every block has a next use: the first queued launch that uses it, else where the
+//! learned cycle will use it, else unknown. Absent blocks are fetched in the order of
+//! next use; each takes the place of the resident block with the latest one, if that is
+//! later. This is the aggressive schedule of Cao, Felten, Karlin and Li ("A study of
+//! integrated prefetching and caching strategies", SIGMETRICS 1995), whose elapsed time is
+//! within a factor of one plus fetch time over memory size of the best. On a cyclic sweep
+//! it settles at a kept part and a streamed part: a stalled device shortens the look-ahead
+//! until only the excess moves, a busy one leaves the link idle.
+
+mod plan;
+mod rank;
+
+use super::Policy;
+use crate::breaker::Breaker;
+use crate::command::Command;
+use crate::stats::{BreakerState, Stats};
+use crate::units::Micros;
+use crate::world::World;
+use plan::Reach;
+use rank::Ranks;
+
+/// The default policy.
+#[derive(Debug, Default)]
+pub(crate) struct Foresight {
+    ranks: Ranks,
+    breaker: Breaker,
+    reach: Reach,
+}
+
+impl Policy for Foresight {
+    fn faulted(&mut self, world: &World, slot: u32, _exec: u32) {
+        self.reach.missed(world, slot);
+    }
+
+    fn decide(
+        &mut self,
+        now: Micros,
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        self.ranks.refresh(world);
+        self.breaker.judge(world.history.head(), &world.usefulness);
+        stats.breaker_opened = self.breaker.opened();
+        self.reach.adapt(world);
+        plan::carry_out(self, now, world, stats, commands);
+    }
+
+    fn breaker(&self) -> BreakerState {
+        self.breaker.state()
+    }
+
+    fn table_bytes(&self) -> u64 {
+        self.ranks.bytes()
+    }
+}

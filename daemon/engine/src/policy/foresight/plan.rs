@@ -1,0 +1,210 @@
+//! Turns ranks into moves: evictions ahead of need, fetches by deadline, both at once.
+//!
+//! Owns the exchange rule, the reserve of free frames and how far ahead to fetch.
+
+use super::Foresight;
+use super::rank::is_dead;
+use crate::command::{Command, Operation, Queue};
+use crate::policy::demand::budget_reserve;
+use crate::stats::Stats;
+use crate::units::{BLOCK_BYTES, Micros};
+use crate::world::World;
+use crate::world::block::Residency;
+
+/// Bytes that populates and discards may have under way.
+const LOCAL_BYTES: u64 = 64 << 20;
+/// Blocks on the host whose dead content is dropped in one go.
+const STALE_AT_ONCE: usize = 64;
+
+/// How far ahead to fetch, as a share of how far ahead the victim is needed.
+///
+/// A fetch that is early costs its victim's fetch earlier too: looking far ahead moves
+/// more. Misses widen it, their absence narrows it.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    share: f64,
+    missed: bool,
+    looked: u64,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self {
+            share: 0.25,
+            missed: false,
+            looked: 0,
+        }
+    }
+}
+
+impl Reach {
+    /// The share's bounds.
+    const NARROW: f64 = 0.125;
+    const WIDE: f64 = 1.0;
+    /// Launches after which it is looked at.
+    const LAUNCHES: u64 = 64;
+
+    /// A fault on a block: a miss if its use was known.
+    pub(crate) fn missed(&mut self, world: &World, slot: u32) {
+        self.missed |= world.protected(slot);
+    }
+
+    /// Widens or narrows, once in a while.
+    pub(crate) fn adapt(&mut self, world: &World) {
+        let head = world.floor();
+        if head < self.looked + Self::LAUNCHES {
+            return;
+        }
+        self.looked = head;
+        self.share = if std::mem::take(&mut self.missed) {
+            (self.share * 1.5).min(Self::WIDE)
+        } else {
+            (self.share * 0.97).max(Self::NARROW)
+        };
+    }
+
+    /// Is it worth to fetch what is needed at `need` by evicting what is needed at `victim`?
+    fn allows(&self, floor: u64, need: u64, victim: u64) -> bool {
+        let until = |position: u64| position.saturating_sub(floor) as f64;
+        victim > need && until(need) <= self.share * until(victim).max(1.0)
+    }
+}
+
+/// Issues what is to be done now.
+pub(crate) fn carry_out(
+    policy: &mut Foresight,
+    now: Micros,
+    world: &mut World,
+    stats: &mut Stats,
+    commands: &mut Vec<Command>,
+) {
+    drop_stale(policy, now, world, stats, commands);
+    let reserve = reserve(world);
+    make_room(policy, now, world, reserve, stats, commands);
+    fetch(policy, now, world, reserve, stats, commands);
+}
+
+/// Frames that are kept free for faults; none where everything fits.
+fn reserve(world: &World) -> i64 {
+    if world.blocks.len() as u64 <= world.capacity {
+        0
+    } else if world.enforce {
+        budget_reserve(world.capacity)
+    } else {
+        (world.capacity / 64).clamp(2, 32) as i64
+    }
+}
+
+/// Dead content on the host is dropped at once: it costs nothing, and saves the fetch of
+/// garbage when the block is born again.
+fn drop_stale(
+    policy: &mut Foresight,
+    now: Micros,
+    world: &mut World,
+    stats: &mut Stats,
+    commands: &mut Vec<Command>,
+) {
+    for _ in 0..STALE_AT_ONCE {
+        let Some((_, slot)) = policy.ranks.stale.first() else {
+            break;
+        };
+        policy.ranks.stale.set(slot, None);
+        if world.discardable(slot) && world.orders.bytes(Queue::Local) < LOCAL_BYTES {
+            world.order(now, Operation::Discard, slot, stats, commands);
+        }
+    }
+}
+
+/// Evicts until the reserve and the next needs have frames.
+fn make_room(
+    policy: &mut Foresight,
+    now: Micros,
+    world: &mut World,
+    reserve: i64,
+    stats: &mut Stats,
+    commands: &mut Vec<Command>,
+) {
+    if reserve == 0 {
+        return;
+    }
+    let floor = world.floor();
+    let steering = policy.breaker.allows(&world.usefulness);
+    let mut have = world.free_frames(world.capacity) + world.blocks.moving_out() as i64;
+    let ahead = 2 + 2 * (world.inflight_limit(Queue::In) / BLOCK_BYTES) as usize;
+    let needs: Vec<u64> = policy
+        .ranks
+        .absent
+        .iter()
+        .map(|(key, _)| key)
+        .take(ahead)
+        .collect();
+    let mut needs = needs.into_iter().filter(|_| steering);
+    // What is free above the reserve is for the first needs.
+    for _ in 0..(have - reserve).max(0) {
+        needs.next();
+    }
+    while let Some((key, slot)) = policy.ranks.resident.last() {
+        if key <= world.running_end {
+            break;
+        }
+        if have >= reserve {
+            let Some(need) = needs.next() else { break };
+            if !policy.reach.allows(floor, need, key) {
+                break;
+            }
+        }
+        let discard = is_dead(key) && world.discardable(slot);
+        let (queue, limit) = if discard {
+            (Queue::Local, LOCAL_BYTES)
+        } else {
+            (Queue::Out, world.inflight_limit(Queue::Out))
+        };
+        if world.orders.bytes(queue) >= limit {
+            break;
+        }
+        policy.ranks.resident.set(slot, None);
+        let operation = if discard {
+            Operation::Discard
+        } else {
+            Operation::Evict
+        };
+        world.order(now, operation, slot, stats, commands);
+        have += 1;
+    }
+}
+
+/// Fetches what is needed next while there are frames above the reserve.
+fn fetch(
+    policy: &mut Foresight,
+    now: Micros,
+    world: &mut World,
+    reserve: i64,
+    stats: &mut Stats,
+    commands: &mut Vec<Command>,
+) {
+    if !policy.breaker.allows(&world.usefulness) {
+        return;
+    }
+    let limit = world.inflight_limit(Queue::In);
+    while let Some((_, slot)) = policy.ranks.absent.first() {
+        if world.free_frames(world.capacity) <= reserve {
+            break;
+        }
+        let operation = match world.blocks.get(slot).residency {
+            Residency::Host => Operation::Prefetch,
+            _ => Operation::Populate,
+        };
+        let full = match operation {
+            Operation::Prefetch => world.orders.bytes(Queue::In) >= limit,
+            _ => world.orders.bytes(Queue::Local) >= LOCAL_BYTES,
+        };
+        if full {
+            break;
+        }
+        policy.ranks.absent.set(slot, None);
+        world.order(now, operation, slot, stats, commands);
+        if !policy.breaker.allows(&world.usefulness) {
+            break;
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What became of prefetched bytes: useful, late or wasted.
+//!
+//! Owns the counters and their window for the breaker. A byte is issued once and ends as
+//! exactly one of the three, or is still open.
+
+/// Prefetched bytes by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usefulness {
+    pub issued_bytes: u64,
+    /// On the device when the launch that needed them ran.
+    pub useful_bytes: u64,
+    /// Still under way when they were needed.
+    pub late_bytes: u64,
+    /// Gone from the device before anything used them.
+    pub wasted_bytes: u64,
+}
+
+impl Usefulness {
+    pub(crate) fn issued(&mut self, bytes: u64) {
+        self.issued_bytes += bytes;
+    }
+
+    pub(crate) fn useful(&mut self, bytes: u64) {
+        self.useful_bytes += bytes;
+    }
+
+    pub(crate) fn late(&mut self, bytes: u64) {
+        self.late_bytes += bytes;
+    }
+
+    pub(crate) fn wasted(&mut self, bytes: u64) {
+        self.wasted_bytes += bytes;
+    }
+
+    /// What came since `before`.
+    pub(crate) fn since(&self, before: &Usefulness) -> Usefulness {
+        Usefulness {
+            issued_bytes: self.issued_bytes - before.issued_bytes,
+            useful_bytes: self.useful_bytes - before.useful_bytes,
+            late_bytes: self.late_bytes - before.late_bytes,
+            wasted_bytes: self.wasted_bytes - before.wasted_bytes,
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! One block of managed memory and the table of all of them.
+//!
+//! Owns where each block's content lies, whether it is dead, and when launches use it.
+//! Knows nothing of allocations or of what a policy wants.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::hash::Map;
+use crate::units::{BLOCK_BYTES, BlockId};
+
+/// Most positions of uses kept of one block; a block used more often in one cycle counts
+/// as needed at once.
+const USES: usize = 64;
+
+/// Where a block's content lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Residency {
+    /// Nowhere: never touched, or discarded.
+    Unpopulated,
+    /// On the host alone.
+    Host,
+    /// On the device, at least in part.
+    Device,
+    /// A prefetch or a populate of ours is under way.
+    MovingIn,
+    /// An eviction or a discard of ours is under way.
+    MovingOut,
+}
+
+/// Consecutive blocks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub(crate) struct Extent {
+    /// Number of the first block.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl Extent {
+    pub(crate) fn end(self) -> u64 {
+        self.first.saturating_add(self.count)
+    }
+
+    pub(crate) fn contains(self, id: BlockId) -> bool {
+        id.0 >= self.first && id.0 < self.end()
+    }
+}
+
+/// Blocks that a launch uses: sorted extents that do not touch each other.
+pub(crate) type Set = Arc<[Extent]>;
+
+/// Sorts extents and joins those that touch.
+pub(crate) fn normalize(extents: &mut Vec<Extent>) {
+    extents.retain(|extent| extent.count > 0);
+    extents.sort_unstable();
+    let mut kept = 0;
+    for index in 0..extents.len() {
+        let extent = extents[index];
+        if kept > 0 && extents[kept - 1].end() >= extent.first {
+            let end = extents[kept - 1].end().max(extent.end());
+            extents[kept - 1].count = end - extents[kept - 1].first;
+        } else {
+            extents[kept] = extent;
+            kept += 1;
+        }
+    }
+    extents.truncate(kept);
+}
+
+/// Positions at which launches use a block, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Uses {
+    positions: VecDeque<u64>,
+    /// The newest position that was dropped for want of room.
+    cut: u64,
+}
+
+impl Uses {
+    /// Adds a use. Positions up to `stale` are never asked for again.
+    pub(crate) fn push(&mut self, position: u64, stale: u64) {
+        if self.positions.back() == Some(&position) {
+            return;
+        }
+        while self.positions.front().is_some_and(|&first| first <= stale) {
+            self.positions.pop_front();
+        }
+        if self.positions.len() == USES
+            && let Some(first) = self.positions.pop_front()
+        {
+            self.cut = first;
+        }
+        self.positions.push_back(position);
+    }
+
+    /// First use at `position` or later.
+    pub(crate) fn at_or_after(&self, position: u64) -> Option<u64> {
+        let index = self.positions.partition_point(|&p| p < position);
+        if index == 0 && self.cut >= position {
+            return Some(position);
+        }
+        self.positions.get(index).copied()
+    }
+}
+
+/// A block.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub id: BlockId,
+    pub residency: Residency,
+    /// Bytes known to lie on the device; a guess of the whole block without probes.
+    pub device_bytes: u64,
+    /// Belongs to a pool segment: lives only where parts of it are handed out.
+    pub pool: bool,
+    /// Parts handed out that overlap it, or 1 where it is no pool memory.
+    pub lives: u32,
+    /// Something was written since it was born.
+    pub content: bool,
+    /// The order in which it came to the device: the driver's list of migrated blocks.
+    pub migrated: u64,
+    /// Position of the last launch that used it and is over.
+    pub last_used: u64,
+    /// When launches use it.
+    pub uses: Uses,
+    /// Came by a prefetch and was not used since.
+    pub unproven: bool,
+    /// A command on it was refused: it is left alone until it is used again.
+    pub refused: bool,
+    /// Stands in the list of changed blocks.
+    pub changed: bool,
+    /// Its allocation is gone.
+    pub gone: bool,
+}
+
+impl Block {
+    /// No byte of it is handed out: its content may be dropped.
+    pub(crate) fn dead(&self) -> bool {
+        self.pool && self.lives == 0
+    }
+
+    /// Takes a frame of device memory.
+    pub(crate) fn holds_frame(&self) -> bool {
+        matches!(
+            self.residency,
+            Residency::Device | Residency::MovingIn | Residency::MovingOut
+        )
+    }
+}
+
+/// All blocks, by number and by the dense index that policies use.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks {
+    slots: Vec<Block>,
+    free: Vec<u32>,
+    retired: Vec<u32>,
+    index: Map<u64, u32>,
+    changed: Vec<u32>,
+    frames: u64,
+    moving_out: u64,
+    clock: u64,
+}
+
+impl Blocks {
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Frames of device memory in use, moving ones included.
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Of them, those that evictions or discards under way will free.
+    pub(crate) fn moving_out(&self) -> u64 {
+        self.moving_out
+    }
+
+    pub(crate) fn find(&self, id: BlockId) -> Option<u32> {
+        self.index.get(&id.0).copied()
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> &Block {
+        &self.slots[slot as usize]
+    }
+
+    /// For changes other than of residency; the block counts as changed.
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Block {
+        self.mark(slot);
+        &mut self.slots[slot as usize]
+    }
+
+    /// Adds a block that does not exist yet.
+    pub(crate) fn insert(&mut self, id: BlockId, pool: bool, last_used: u64) -> u32 {
+        let block = Block {
+            id,
+            residency: Residency::Unpopulated,
+            device_bytes: 0,
+            pool,
+            lives: u32::from(!pool),
+            content: false,
+            migrated: 0,
+            last_used,
+            uses: Uses::default(),
+            unproven: false,
+            refused: false,
+            changed: false,
+            gone: false,
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = block;
+                slot
+            }
+            None => {
+                self.slots.push(block);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        self.index.insert(id.0, slot);
+        self.mark(slot);
+        slot
+    }
+
+    /// Takes a block out. Its slot stays, marked gone, until [`Blocks::recycle`].
+    pub(crate) fn remove(&mut self, id: BlockId) -> Option<&Block> {
+        let slot = self.index.remove(&id.0)?;
+        self.set(slot, Residency::Unpopulated);
+        self.slots[slot as usize].gone = true;
+        self.retired.push(slot);
+        Some(&self.slots[slot as usize])
+    }
+
+    /// Moves a block from one residency to another.
+    pub(crate) fn set(&mut self, slot: u32, residency: Residency) {
+        self.mark(slot);
+        let block = &mut self.slots[slot as usize];
+        let (held, out) = (block.holds_frame(), block.residency == Residency::MovingOut);
+        if !matches!(block.residency, Residency::Device | Residency::MovingIn)
+            && matches!(residency, Residency::Device | Residency::MovingIn)
+        {
+            self.clock += 1;
+            block.migrated = self.clock;
+        }
+        block.residency = residency;
+        match residency {
+            Residency::Unpopulated | Residency::Host => block.device_bytes = 0,
+            Residency::Device if block.device_bytes == 0 => block.device_bytes = BLOCK_BYTES,
+            _ => {}
+        }
+        let (holds, leaves) = (block.holds_frame(), residency == Residency::MovingOut);
+        self.frames = self.frames + u64::from(holds) - u64::from(held);
+        self.moving_out = self.moving_out + u64::from(leaves) - u64::from(out);
+    }
+
+    /// Puts a resident block at the tail of the driver's list again.
+    pub(crate) fn migrated_again(&mut self, slot: u32) {
+        self.mark(slot);
+        self.clock += 1;
+        self.slots[slot as usize].migrated = self.clock;
+    }
+
+    /// The next block that changed since it was last asked for.
+    pub(crate) fn next_changed(&mut self) -> Option<u32> {
+        let slot = self.changed.pop()?;
+        self.slots[slot as usize].changed = false;
+        Some(slot)
+    }
+
+    /// Frees the slots of blocks that are gone. Only after all changes were taken.
+    pub(crate) fn recycle(&mut self) {
+        if self.changed.is_empty() {
+            self.free.append(&mut self.retired);
+        }
+    }
+
+    /// Everything counts as changed: predictions moved.
+    pub(crate) fn mark_all(&mut self) {
+        for slot in 0..self.slots.len() as u32 {
+            if !self.slots[slot as usize].gone {
+                self.mark(slot);
+            }
+        }
+    }
+
+    fn mark(&mut self, slot: u32) {
+        let block = &mut self.slots[slot as usize];
+        if !block.changed {
+            block.changed = true;
+            self.changed.push(slot);
+        }
+    }
+
+    /// Estimated size of the tables in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.slots.len() * (size_of::<Block>() + 64) + self.index.len() * 24) as u64
+    }
+}

@@ -1,0 +1,251 @@
+//! What was launched, in order, and where in the past the present repeats.
+//!
+//! Owns positions: the launches of a session are numbered from 1 in the order in which
+//! the program made them. Knows nothing of blocks' residency.
+
+use std::collections::VecDeque;
+
+use crate::hash::{Map, mix};
+
+/// Lengths of the contexts by which a lost place is found again, longest first.
+const CONTEXTS: [usize; 3] = [16, 4, 1];
+/// Launches that may be missing or new before the place counts as lost.
+const PATIENCE: u64 = 8;
+
+#[derive(Debug)]
+struct Entry {
+    exec: u32,
+    contexts: [u64; CONTEXTS.len()],
+}
+
+/// The launches remembered.
+#[derive(Debug)]
+pub(crate) struct History {
+    ring: VecDeque<Entry>,
+    /// Position of the oldest one.
+    first: u64,
+    limit: usize,
+    /// Where each context was seen last.
+    seen: [Map<u64, u64>; CONTEXTS.len()],
+    /// The launch in the past that the newest one repeats.
+    matched: Option<u64>,
+    misses: u64,
+    /// How long the place has held, in launches.
+    held: u64,
+    dropped: u64,
+}
+
+impl History {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            ring: VecDeque::new(),
+            first: 1,
+            limit,
+            seen: Default::default(),
+            matched: None,
+            misses: 0,
+            held: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Position of the newest launch; 0 before the first.
+    pub(crate) fn head(&self) -> u64 {
+        self.first + self.ring.len() as u64 - 1
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// How far in the past the present repeats, in launches.
+    pub(crate) fn lag(&self) -> Option<u64> {
+        self.matched.map(|matched| self.head() - matched)
+    }
+
+    /// Launches for which the present lag has held.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Uses up to this position are of no more interest.
+    pub(crate) fn stale(&self) -> u64 {
+        self.matched
+            .map_or(0, |matched| matched.saturating_sub(PATIENCE))
+    }
+
+    fn entry(&self, position: u64) -> Option<&Entry> {
+        self.ring.get(position.checked_sub(self.first)? as usize)
+    }
+
+    /// The launch that is expected `ahead` launches after the newest one (1: next).
+    #[cfg(test)]
+    fn expected(&self, ahead: u64) -> Option<u32> {
+        let lag = self.lag()?;
+        let back = lag - (ahead - 1) % lag - 1;
+        self.entry(self.head().checked_sub(back)?)
+            .map(|entry| entry.exec)
+    }
+
+    /// Adds a launch and returns its position.
+    pub(crate) fn push(&mut self, exec: u32) -> u64 {
+        let position = self.head() + 1;
+        let contexts = self.contexts(exec);
+        let lag = self.lag();
+        self.follow(exec, &contexts);
+        for (map, &context) in self.seen.iter_mut().zip(&contexts) {
+            if context != 0 {
+                map.insert(context, position);
+            }
+        }
+        self.ring.push_back(Entry { exec, contexts });
+        if self.ring.len() > self.limit {
+            self.drop_oldest();
+        }
+        if self.lag() == lag {
+            self.held += 1;
+        } else {
+            self.held = 0;
+        }
+        position
+    }
+
+    /// Hashes of the last launches with this one, for each length; 0 where too few.
+    fn contexts(&self, exec: u32) -> [u64; CONTEXTS.len()] {
+        CONTEXTS.map(|length| {
+            if self.ring.len() + 1 < length {
+                return 0;
+            }
+            let past = self
+                .ring
+                .iter()
+                .rev()
+                .take(length - 1)
+                .map(|entry| entry.exec);
+            past.fold(mix(0, u64::from(exec)), |hash, exec| {
+                mix(hash, u64::from(exec))
+            }) | 1
+        })
+    }
+
+    /// Moves the place in the past along with a launch that is not in the ring yet.
+    fn follow(&mut self, exec: u32, contexts: &[u64; CONTEXTS.len()]) {
+        let head = self.head();
+        if let Some(matched) = self.matched {
+            let expects = |ahead: u64| self.entry(matched + ahead).is_some_and(|e| e.exec == exec);
+            // `matched` was for the newest launch in the ring; skipped or replaced
+            // launches are stepped over.
+            for ahead in 1..=self.misses + 2 {
+                if matched + ahead <= head && expects(ahead) {
+                    self.matched = Some(matched + ahead);
+                    self.misses = 0;
+                    return;
+                }
+            }
+        }
+        self.misses += 1;
+        let known = self.matched.is_some();
+        for (index, context) in contexts.iter().enumerate() {
+            // A single launch is too weak a sign to give up a place for, or to find one
+            // by while the last place may still come back.
+            if CONTEXTS[index] == 1 && known {
+                break;
+            }
+            if let Some(&position) = self.seen[index].get(context)
+                && *context != 0
+                && position >= self.first
+            {
+                self.matched = Some(position);
+                self.misses = 0;
+                return;
+            }
+        }
+        if self.misses > PATIENCE {
+            self.matched = None;
+            self.misses = 0;
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some(entry) = self.ring.pop_front() else {
+            return;
+        };
+        for (map, context) in self.seen.iter_mut().zip(entry.contexts) {
+            if map.get(&context) == Some(&self.first) {
+                map.remove(&context);
+            }
+        }
+        self.first += 1;
+        self.dropped += 1;
+        if self.matched.is_some_and(|matched| matched < self.first) {
+            self.matched = None;
+        }
+    }
+
+    /// Estimated size of the tables in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let contexts: usize = self.seen.iter().map(|map| map.len()).sum();
+        (self.ring.len() * size_of::<Entry>() + contexts * 24) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(history: &mut History, execs: impl IntoIterator<Item = u32>) {
+        for exec in execs {
+            history.push(exec);
+        }
+    }
+
+    #[test]
+    fn a_cycle_is_found_in_its_second_turn() {
+        let mut history = History::new(1000);
+        run(&mut history, 0..20);
+        assert_eq!(history.lag(), None);
+        run(&mut history, 0..20);
+        assert_eq!(history.lag(), Some(20));
+        assert_eq!(history.expected(1), Some(0));
+        assert_eq!(history.expected(21), Some(0));
+    }
+
+    #[test]
+    fn a_skipped_launch_does_not_lose_the_place() {
+        let mut history = History::new(1000);
+        run(&mut history, (0..20).chain(0..10).chain(11..20));
+        assert_eq!(history.expected(1), Some(0));
+        assert_eq!(history.expected(10), Some(9));
+    }
+
+    #[test]
+    fn a_new_launch_in_between_does_not_lose_the_place() {
+        let mut history = History::new(1000);
+        run(&mut history, (0..20).chain(0..10).chain([99]).chain(10..15));
+        assert_eq!(history.expected(1), Some(15));
+    }
+
+    #[test]
+    fn another_phase_is_found_by_its_context() {
+        let mut history = History::new(1000);
+        run(
+            &mut history,
+            (0..20).chain(50..70).chain(0..20).chain(50..60),
+        );
+        assert_eq!(history.expected(1), Some(60));
+    }
+
+    #[test]
+    fn the_ring_keeps_its_limit_and_counts_what_it_drops() {
+        let mut history = History::new(50);
+        run(&mut history, (0..200).map(|n| n % 20));
+        assert_eq!(history.len(), 50);
+        assert_eq!(history.dropped(), 150);
+        assert_eq!(history.lag(), Some(20));
+        assert!(history.seen.iter().all(|map| map.len() <= 50));
+    }
+}

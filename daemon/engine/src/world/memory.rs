@@ -1,0 +1,232 @@
+//! Allocations, the parts of pool segments that live, and what pointers into them mean.
+//!
+//! Owns names: an object is known by its size and by how many of that size were alive
+//! when it was born, so that the same program position gives the same name in the next
+//! iteration even where the address differs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::hash::{Map, mix};
+use crate::units::Range;
+
+/// Landmarks kept of one allocation.
+const LANDMARKS: usize = 4096;
+/// Parts of all pool segments together that are tracked.
+const PARTS: usize = 1 << 20;
+
+/// Managed memory obtained from the driver.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    pub range: Range,
+    pub pool: bool,
+    pub name: u64,
+    /// Blocks of it that are tracked; the rest is left to the driver.
+    pub tracked_bytes: u64,
+    /// Offsets that were ever passed to a launch: what begins there ends what lies before.
+    landmarks: BTreeSet<u64>,
+}
+
+/// A part of a pool segment that was handed out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub range: Range,
+    pub name: u64,
+}
+
+/// What a pointer means.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Object {
+    /// Name of the allocation or pool part.
+    pub name: u64,
+    /// Where the pointer points, from the start of what is named.
+    pub offset: u64,
+    /// From the pointer to the end of what it can mean.
+    pub extent: Range,
+    /// The extent ends at a part's end or at a landmark, not merely at the allocation's.
+    pub bounded: bool,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    by_size: Map<u64, (BTreeSet<u32>, u32)>,
+}
+
+impl Names {
+    fn take(&mut self, salt: u64, bytes: u64) -> u64 {
+        let (free, next) = self.by_size.entry(mix(salt, bytes)).or_default();
+        let index = free.pop_first().unwrap_or_else(|| {
+            *next += 1;
+            *next - 1
+        });
+        Self::compose(salt, bytes, index)
+    }
+
+    fn give_back(&mut self, salt: u64, bytes: u64, name: u64) {
+        let key = mix(salt, bytes);
+        let Some((free, next)) = self.by_size.get_mut(&key) else {
+            return;
+        };
+        free.insert((name & 0xFFFF_FFFF) as u32);
+        if free.len() == *next as usize {
+            self.by_size.remove(&key);
+        }
+    }
+
+    fn compose(salt: u64, bytes: u64, index: u32) -> u64 {
+        (mix(salt, bytes) << 32) | u64::from(index)
+    }
+}
+
+/// All managed memory of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    allocations: BTreeMap<u64, Allocation>,
+    parts: BTreeMap<u64, Part>,
+    names: Names,
+    by_name: Map<u64, u64>,
+    bytes: u64,
+}
+
+impl Memory {
+    /// Managed bytes that exist.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes in an allocation; nothing where it overlaps one that exists or is empty.
+    pub(crate) fn insert(&mut self, range: Range, pool: bool, tracked_bytes: u64) -> bool {
+        if range.bytes == 0 || range.address.checked_add(range.bytes).is_none() {
+            return false;
+        }
+        let before = self.allocations.range(..range.end()).next_back();
+        if before.is_some_and(|(_, other)| other.range.end() > range.address) {
+            return false;
+        }
+        let name = self.names.take(u64::from(pool), range.bytes);
+        self.by_name.insert(name, range.address);
+        self.bytes += range.bytes;
+        let landmarks = BTreeSet::new();
+        let allocation = Allocation {
+            range,
+            pool,
+            name,
+            tracked_bytes,
+            landmarks,
+        };
+        self.allocations.insert(range.address, allocation);
+        true
+    }
+
+    /// Takes an allocation and its live parts away.
+    pub(crate) fn remove(&mut self, address: u64) -> Option<Allocation> {
+        let allocation = self.allocations.remove(&address)?;
+        self.bytes -= allocation.range.bytes;
+        self.names.give_back(
+            u64::from(allocation.pool),
+            allocation.range.bytes,
+            allocation.name,
+        );
+        self.by_name.remove(&allocation.name);
+        if allocation.pool {
+            let starts: Vec<u64> = self
+                .parts
+                .range(address..allocation.range.end())
+                .map(|(&start, _)| start)
+                .collect();
+            for start in starts {
+                self.end_part(start);
+            }
+        }
+        Some(allocation)
+    }
+
+    /// A part of a pool segment is handed out. False where it is in no segment, overlaps
+    /// a live part, or there are too many.
+    pub(crate) fn begin_part(&mut self, range: Range) -> bool {
+        let inside = self.allocation_at(range.address).is_some_and(|allocation| {
+            allocation.pool && range.bytes > 0 && range.end() <= allocation.range.end()
+        });
+        let before = self.parts.range(..range.end()).next_back();
+        let clear = before.is_none_or(|(_, part)| part.range.end() <= range.address);
+        if !inside || !clear || self.parts.len() >= PARTS {
+            return false;
+        }
+        let name = self.names.take(2, range.bytes);
+        self.parts.insert(range.address, Part { range, name });
+        self.by_name.insert(name, range.address);
+        true
+    }
+
+    /// A part is taken back: the next part of its size may get its name.
+    pub(crate) fn end_part(&mut self, address: u64) -> Option<Part> {
+        let part = self.parts.remove(&address)?;
+        self.names.give_back(2, part.range.bytes, part.name);
+        self.by_name.remove(&part.name);
+        Some(part)
+    }
+
+    /// The allocation that holds `address`.
+    pub(crate) fn allocation_at(&self, address: u64) -> Option<&Allocation> {
+        let (_, allocation) = self.allocations.range(..=address).next_back()?;
+        (address < allocation.range.end()).then_some(allocation)
+    }
+
+    /// Where the object of that name begins now.
+    pub(crate) fn address_of(&self, name: u64) -> Option<u64> {
+        self.by_name.get(&name).copied()
+    }
+
+    /// What a launch argument points to, if it is a pointer; learns the landmark.
+    pub(crate) fn resolve(&mut self, pointer: u64) -> Option<Object> {
+        let (&base, allocation) = self.allocations.range_mut(..=pointer).next_back()?;
+        if pointer >= allocation.range.end() {
+            return None;
+        }
+        if allocation.pool {
+            let (_, part) = self.parts.range(..=pointer).next_back()?;
+            if pointer >= part.range.end() {
+                return None;
+            }
+            return Some(Object {
+                name: part.name,
+                offset: pointer - part.range.address,
+                extent: Range {
+                    address: pointer,
+                    bytes: part.range.end() - pointer,
+                },
+                bounded: true,
+            });
+        }
+        let offset = pointer - base;
+        if offset > 0 && allocation.landmarks.len() < LANDMARKS {
+            allocation.landmarks.insert(offset);
+        }
+        let next = allocation.landmarks.range(offset + 1..).next().copied();
+        let end = next.unwrap_or(allocation.range.bytes);
+        Some(Object {
+            name: allocation.name,
+            offset,
+            extent: Range {
+                address: pointer,
+                bytes: end - offset,
+            },
+            bounded: next.is_some(),
+        })
+    }
+
+    /// Name and offset of whatever lives at `address`.
+    pub(crate) fn name_at(&self, address: u64) -> Option<(u64, u64)> {
+        let allocation = self.allocation_at(address)?;
+        if !allocation.pool {
+            return Some((allocation.name, address - allocation.range.address));
+        }
+        let (_, part) = self.parts.range(..=address).next_back()?;
+        (address < part.range.end()).then(|| (part.name, address - part.range.address))
+    }
+
+    /// Estimated size of the tables in bytes.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        let landmarks: usize = self.allocations.values().map(|a| a.landmarks.len()).sum();
+        (self.allocations.len() * 160 + self.parts.len() * 96 + landmarks * 16) as u64
+    }
+}

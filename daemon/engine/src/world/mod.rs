@@ -1,0 +1,365 @@
+//! The session's memory and launches as far as the engine knows them.
+//!
+//! Owns the state that events change and commands hold; every policy reads the same
+//! world. Decides nothing.
+
+pub(crate) mod block;
+pub(crate) mod history;
+pub(crate) mod memory;
+pub(crate) mod orders;
+pub(crate) mod window;
+
+use crate::command::{Command, Operation, Queue};
+use crate::event::{Cause, Direction};
+use crate::stats::Stats;
+use crate::units::{BLOCK_BYTES, BlockId, Micros, Range, Seq, StreamId};
+use crate::{Config, usefulness::Usefulness};
+use block::{Blocks, Extent, Residency};
+use history::History;
+use memory::Memory;
+use orders::{Order, Orders};
+use window::Window;
+
+/// Next use of a block that none is known of.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// All that policies read.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub memory: Memory,
+    pub blocks: Blocks,
+    pub window: Window,
+    pub history: History,
+    pub orders: Orders,
+    pub usefulness: Usefulness,
+    /// Events of faults or migrations come: what did not fault was there.
+    pub probes: bool,
+    /// Last position that may be running now.
+    pub running_end: u64,
+    /// Frames that managed memory may fill.
+    pub capacity: u64,
+    /// Only the engine keeps the capacity.
+    pub enforce: bool,
+    discard: bool,
+    inflight_bytes: u64,
+    block_limit: usize,
+}
+
+impl World {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            memory: Memory::default(),
+            blocks: Blocks::default(),
+            window: Window::new(config.history_launches.min(1 << 16)),
+            history: History::new(config.history_launches),
+            orders: Orders::new(config.link_bytes_per_us),
+            usefulness: Usefulness::default(),
+            probes: false,
+            running_end: 0,
+            capacity: config.capacity.0 / BLOCK_BYTES,
+            enforce: config.enforce,
+            discard: config.discard,
+            inflight_bytes: config.inflight_bytes.0,
+            block_limit: config.blocks,
+        }
+    }
+
+    /// Managed memory was obtained.
+    pub(crate) fn alloc(&mut self, range: Range, pool: bool, prefetched: bool, stats: &mut Stats) {
+        let room = (self.block_limit - self.blocks.len().min(self.block_limit)) as u64;
+        let tracked = range.bytes.min(room.saturating_mul(BLOCK_BYTES));
+        if !range.address.is_multiple_of(BLOCK_BYTES) || !self.memory.insert(range, pool, tracked) {
+            stats.blocks_untracked += range.bytes / BLOCK_BYTES;
+            return;
+        }
+        stats.blocks_untracked += (range.bytes - tracked) / BLOCK_BYTES;
+        let born = self.history.head();
+        for id in (Range {
+            address: range.address,
+            bytes: tracked,
+        })
+        .blocks()
+        {
+            let slot = self.blocks.insert(id, pool, born);
+            if prefetched {
+                self.blocks.set(slot, Residency::Device);
+            }
+        }
+    }
+
+    /// Managed memory was given back.
+    pub(crate) fn free(&mut self, address: u64) {
+        let Some(allocation) = self.memory.remove(address) else {
+            return;
+        };
+        let tracked = Range {
+            address,
+            bytes: allocation.tracked_bytes,
+        };
+        for id in tracked.blocks() {
+            if let Some(block) = self.blocks.remove(id)
+                && block.unproven
+            {
+                self.usefulness.wasted(BLOCK_BYTES);
+            }
+        }
+    }
+
+    /// A part of a pool segment was handed out.
+    pub(crate) fn begin_part(&mut self, range: Range) {
+        if !self.memory.begin_part(range) {
+            return;
+        }
+        let born = self.history.head();
+        for id in range.blocks() {
+            let Some(slot) = self.blocks.find(id) else {
+                continue;
+            };
+            let block = self.blocks.get_mut(slot);
+            block.lives = block.lives.saturating_add(1);
+            block.last_used = block.last_used.max(born);
+        }
+    }
+
+    /// A part was taken back; its content dies when the stream gets there.
+    pub(crate) fn end_part(&mut self, address: u64, stream: StreamId, seq: Seq) {
+        if let Some(part) = self.memory.end_part(address) {
+            self.window.push_death(stream, seq, part.range);
+        }
+    }
+
+    /// The stream got there.
+    pub(crate) fn bury(&mut self, range: Range) {
+        for id in range.blocks() {
+            let Some(slot) = self.blocks.find(id) else {
+                continue;
+            };
+            let block = self.blocks.get_mut(slot);
+            if !block.pool {
+                continue;
+            }
+            block.lives = block.lives.saturating_sub(1);
+            if block.lives == 0 {
+                block.content = false;
+                block.refused = false;
+            }
+        }
+    }
+
+    /// The driver moved a part of a block, or put it on the device.
+    pub(crate) fn moved(&mut self, range: Range, direction: Direction, cause: Cause) {
+        self.probes = true;
+        for id in range.blocks().take(1 << 12) {
+            let Some(slot) = self.blocks.find(id) else {
+                continue;
+            };
+            let overlap =
+                range.end().min(id.address() + BLOCK_BYTES) - range.address.max(id.address());
+            let block = self.blocks.get_mut(slot);
+            let residency = block.residency;
+            match direction {
+                Direction::In => {
+                    block.device_bytes = (block.device_bytes + overlap).min(BLOCK_BYTES);
+                    match residency {
+                        Residency::Device if cause != Cause::Call => {
+                            self.blocks.migrated_again(slot);
+                        }
+                        Residency::MovingIn | Residency::Device => {}
+                        _ => self.blocks.set(slot, Residency::Device),
+                    }
+                }
+                Direction::Out => {
+                    block.device_bytes = block.device_bytes.saturating_sub(overlap);
+                    let empty = block.device_bytes == 0;
+                    let wasted = block.unproven;
+                    let leaves = match cause {
+                        Cause::Eviction => true,
+                        // Our own prefetch may still be on its way in.
+                        _ => empty && residency == Residency::Device,
+                    };
+                    if leaves && residency != Residency::MovingOut {
+                        block.unproven = false;
+                        if wasted {
+                            self.usefulness.wasted(BLOCK_BYTES);
+                        }
+                        self.blocks.set(slot, Residency::Host);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A block that the driver's fault path is about to serve.
+    pub(crate) fn fault(&mut self, id: BlockId) -> Option<u32> {
+        self.probes = true;
+        let slot = self.blocks.find(id)?;
+        let block = self.blocks.get_mut(slot);
+        if block.residency == Residency::MovingIn && block.unproven {
+            block.unproven = false;
+            self.usefulness.late(BLOCK_BYTES);
+        }
+        Some(slot)
+    }
+
+    /// A launch that used the block is over.
+    pub(crate) fn used(&mut self, slot: u32, position: u64) {
+        let probes = self.probes;
+        let block = self.blocks.get_mut(slot);
+        block.last_used = position;
+        block.content = true;
+        block.refused = false;
+        let (residency, proven) = (block.residency, std::mem::take(&mut block.unproven));
+        match residency {
+            Residency::MovingIn if proven => self.usefulness.late(BLOCK_BYTES),
+            _ if proven => self.usefulness.useful(BLOCK_BYTES),
+            Residency::Unpopulated | Residency::Host if !probes => {
+                self.blocks.set(slot, Residency::Device);
+            }
+            _ => {}
+        }
+    }
+
+    /// A block may be used by what runs now.
+    pub(crate) fn protected(&self, slot: u32) -> bool {
+        let floor = self.floor();
+        let next = self.blocks.get(slot).uses.at_or_after(floor);
+        next.is_some_and(|next| next <= self.running_end)
+    }
+
+    /// Position of the oldest launch that is not over.
+    pub(crate) fn floor(&self) -> u64 {
+        self.window
+            .front()
+            .map_or(self.history.head() + 1, |launch| launch.position)
+    }
+
+    /// Position of the next launch that uses a block, queued or predicted.
+    pub(crate) fn next_use(&self, slot: u32) -> u64 {
+        let uses = &self.blocks.get(slot).uses;
+        if let Some(queued) = uses.at_or_after(self.floor()) {
+            return queued;
+        }
+        let Some(lag) = self.history.lag() else {
+            return NEVER;
+        };
+        let matched = self.history.head() - lag;
+        uses.at_or_after(matched + 1)
+            .map_or(NEVER, |past| past + lag)
+    }
+
+    /// Bytes that may be under way in one direction: a fault waits behind no more.
+    pub(crate) fn inflight_limit(&self, queue: Queue) -> u64 {
+        const MOST_US: f64 = 6_000.0;
+        let in_time = (self.orders.rate(queue) * MOST_US) as u64;
+        self.inflight_bytes.min(in_time).max(2 * BLOCK_BYTES)
+    }
+
+    /// May this block's content be dropped by command?
+    pub(crate) fn discardable(&self, slot: u32) -> bool {
+        let block = self.blocks.get(slot);
+        self.discard && block.dead() && !block.refused
+    }
+
+    /// Asks for something on one block, which must be in a state that allows it.
+    pub(crate) fn order(
+        &mut self,
+        now: Micros,
+        operation: Operation,
+        slot: u32,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        let queue = match operation {
+            Operation::Prefetch => Queue::In,
+            Operation::Evict => Queue::Out,
+            Operation::Discard | Operation::Populate => Queue::Local,
+        };
+        let from_host = self.blocks.get(slot).residency == Residency::Host;
+        let block = self.blocks.get_mut(slot);
+        let id = block.id;
+        match operation {
+            Operation::Prefetch => {
+                block.unproven = true;
+                self.usefulness.issued(BLOCK_BYTES);
+                self.blocks.set(slot, Residency::MovingIn);
+            }
+            Operation::Populate => {
+                stats.populated_bytes += BLOCK_BYTES;
+                self.blocks.set(slot, Residency::MovingIn);
+            }
+            Operation::Evict => {
+                stats.evicted_bytes += BLOCK_BYTES;
+                if std::mem::take(&mut block.unproven) {
+                    self.usefulness.wasted(BLOCK_BYTES);
+                }
+                self.blocks.set(slot, Residency::MovingOut);
+            }
+            Operation::Discard => {
+                stats.discarded_bytes += BLOCK_BYTES;
+                if std::mem::take(&mut block.unproven) {
+                    self.usefulness.wasted(BLOCK_BYTES);
+                }
+                if from_host {
+                    // Left alone until it is settled; it takes no frame meanwhile.
+                    block.refused = true;
+                } else {
+                    self.blocks.set(slot, Residency::MovingOut);
+                }
+            }
+        }
+        let merge = match queue {
+            Queue::Local => 64 << 20,
+            _ => (self.inflight_limit(queue) / 4).max(BLOCK_BYTES),
+        };
+        let before = commands.len();
+        self.orders
+            .issue(now, (queue, operation), (id.0, from_host), merge, commands);
+        stats.commands += (commands.len() - before) as u64;
+    }
+
+    /// A command is done, or had no effect.
+    pub(crate) fn settle(&mut self, order: Order, refused: bool) {
+        for number in order.blocks.first..order.blocks.end() {
+            let Some(slot) = self.blocks.find(BlockId(number)) else {
+                continue;
+            };
+            let block = self.blocks.get_mut(slot);
+            let residency = block.residency;
+            if refused {
+                block.refused = true;
+                block.unproven = false;
+            }
+            match (order.operation, residency, refused) {
+                (Operation::Prefetch | Operation::Populate, Residency::MovingIn, false)
+                | (Operation::Evict | Operation::Discard, Residency::MovingOut, true) => {
+                    self.blocks.set(slot, Residency::Device);
+                }
+                (Operation::Evict, Residency::MovingOut, false)
+                | (Operation::Prefetch, Residency::MovingIn, true) => {
+                    self.blocks.set(slot, Residency::Host);
+                }
+                (Operation::Discard, Residency::MovingOut, false)
+                | (Operation::Populate, Residency::MovingIn, true) => {
+                    self.blocks.set(slot, Residency::Unpopulated);
+                }
+                (Operation::Discard, Residency::Host, false) if order.from_host => {
+                    block.refused = false;
+                    self.blocks.set(slot, Residency::Unpopulated);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Frames that are free now, not counting what evictions under way will free.
+    pub(crate) fn free_frames(&self, capacity: u64) -> i64 {
+        capacity as i64 - self.blocks.frames() as i64
+    }
+
+    /// Blocks of an extent list that exist.
+    pub(crate) fn slots<'a>(&'a self, set: &'a [Extent]) -> impl Iterator<Item = u32> + 'a {
+        set.iter()
+            .flat_map(|extent| extent.first..extent.end())
+            .filter_map(|number| self.blocks.find(BlockId(number)))
+    }
+}

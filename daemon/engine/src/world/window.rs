@@ -1,0 +1,219 @@
+//! Launches that the device has not passed yet, per stream and in program order.
+//!
+//! Owns the exact future (what is queued), the floor (the oldest launch that may still
+//! run) and the deaths that wait for a stream to pass them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::block::{Extent, Set};
+use crate::access::{Access, Argument};
+use crate::units::{BlockId, Range, Seq, StreamId};
+
+/// A stream this many launches behind another one's progress, with no more than
+/// [`UNMARKED`] launches left, merely got no mark for its tail.
+const IDLE_POSITIONS: u64 = 512;
+/// Most launches that a stream can have run without a mark (the largest stride).
+const UNMARKED: usize = 64;
+
+/// A launch in its stream.
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub position: u64,
+    pub seq: Seq,
+    pub stream: StreamId,
+    pub exec: u32,
+    /// Blocks that it uses, as far as known.
+    pub set: Set,
+    /// Memory of which it uses an unknown part.
+    pub loose: Set,
+    /// Its pointers.
+    pub arguments: Arc<[Argument]>,
+    passed: bool,
+}
+
+impl Pending {
+    pub(crate) fn uses(&self, id: BlockId) -> bool {
+        let index = self
+            .set
+            .partition_point(|extent: &Extent| extent.end() <= id.0);
+        self.set
+            .get(index)
+            .is_some_and(|extent| extent.contains(id))
+    }
+}
+
+/// A part of a pool segment that dies when its stream has passed a launch.
+#[derive(Clone, Copy, Debug)]
+struct Death {
+    after: Seq,
+    range: Range,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    passed: Seq,
+    last: Seq,
+    queue: VecDeque<u64>,
+    deaths: VecDeque<Death>,
+}
+
+/// The launches under way.
+#[derive(Debug)]
+pub(crate) struct Window {
+    launches: VecDeque<Pending>,
+    streams: BTreeMap<u8, Stream>,
+    limit: usize,
+}
+
+impl Window {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            launches: VecDeque::new(),
+            streams: BTreeMap::new(),
+            limit,
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Pending> {
+        self.launches.iter()
+    }
+
+    pub(crate) fn front(&self) -> Option<&Pending> {
+        self.launches.front()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.launches.len()
+    }
+
+    /// The program put a launch into a stream.
+    pub(crate) fn push(
+        &mut self,
+        (position, exec): (u64, u32),
+        (seq, stream): (Seq, StreamId),
+        Access { set, loose }: Access,
+        arguments: Arc<[Argument]>,
+    ) {
+        let state = self.streams.entry(stream.0).or_default();
+        // A number from the past would wait for ever: it is passed with the next one.
+        let seq = seq.max(state.last);
+        state.last = seq;
+        state.queue.push_back(position);
+        let passed = false;
+        let launch = Pending {
+            position,
+            seq,
+            stream,
+            exec,
+            set,
+            loose,
+            arguments,
+            passed,
+        };
+        self.launches.push_back(launch);
+        if seq <= state.passed {
+            // The mark was sampled before this record was read.
+            let passed = state.passed;
+            self.pass(stream, passed);
+        }
+        if self.launches.len() > self.limit
+            && let Some(front) = self.launches.front()
+        {
+            let (stream, seq) = (front.stream, front.seq);
+            self.pass(stream, seq);
+        }
+    }
+
+    /// The device passed `seq` in `stream`. Take the launches with [`Window::pop`] and
+    /// the deaths with [`Window::pop_death`].
+    pub(crate) fn pass(&mut self, stream: StreamId, seq: Seq) {
+        let state = self.streams.entry(stream.0).or_default();
+        state.passed = state.passed.max(seq);
+        let mut reached = 0;
+        Self::pass_queue(&mut self.launches, state, seq, &mut reached);
+        if reached == 0 || self.streams.len() == 1 {
+            return;
+        }
+        for state in self.streams.values_mut() {
+            let idle = state.queue.len() <= UNMARKED
+                && state
+                    .queue
+                    .back()
+                    .is_some_and(|&last| last + IDLE_POSITIONS < reached);
+            if idle {
+                state.passed = state.last;
+                let last = state.last;
+                Self::pass_queue(&mut self.launches, state, last, &mut reached);
+            }
+        }
+    }
+
+    fn pass_queue(
+        launches: &mut VecDeque<Pending>,
+        state: &mut Stream,
+        seq: Seq,
+        reached: &mut u64,
+    ) {
+        let Some(first) = launches.front().map(|launch| launch.position) else {
+            return;
+        };
+        while let Some(&position) = state.queue.front() {
+            let launch = &mut launches[(position - first) as usize];
+            if launch.seq > seq {
+                break;
+            }
+            launch.passed = true;
+            *reached = (*reached).max(position);
+            state.queue.pop_front();
+        }
+    }
+
+    /// The oldest launch, if it is over.
+    pub(crate) fn pop(&mut self) -> Option<Pending> {
+        if self.launches.front()?.passed {
+            self.launches.pop_front()
+        } else {
+            None
+        }
+    }
+
+    /// The last position that may be running if each stream runs any of its next
+    /// `stride` launches.
+    pub(crate) fn running_end(&self, stride: u32) -> u64 {
+        let ahead = stride.max(1) as usize;
+        self.streams
+            .values()
+            .filter_map(|stream| {
+                let last = stream.queue.len().min(ahead).checked_sub(1)?;
+                stream.queue.get(last).copied()
+            })
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// `range` dies when `stream` has passed everything before `seq`.
+    pub(crate) fn push_death(&mut self, stream: StreamId, seq: Seq, range: Range) {
+        let state = self.streams.entry(stream.0).or_default();
+        let after = state.last.min(Seq(seq.0.saturating_sub(1)));
+        let after = state
+            .deaths
+            .back()
+            .map_or(after, |last| after.max(last.after));
+        state.deaths.push_back(Death { after, range });
+    }
+
+    /// A part whose death has come.
+    pub(crate) fn pop_death(&mut self) -> Option<Range> {
+        for state in self.streams.values_mut() {
+            if state
+                .deaths
+                .front()
+                .is_some_and(|death| death.after <= state.passed)
+            {
+                return state.deaths.pop_front().map(|death| death.range);
+            }
+        }
+        None
+    }
+}

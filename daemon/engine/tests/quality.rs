@@ -1,0 +1,90 @@
+//! How close policies come to the bound on the model device: exact simulated times.
+
+mod model;
+
+use model::{Device, Machine, Outcome, programs};
+use oversub_engine::PolicyKind;
+
+const POLICIES: [PolicyKind; 4] = [
+    PolicyKind::Driver,
+    PolicyKind::Demand,
+    PolicyKind::Deepum,
+    PolicyKind::Foresight,
+];
+
+fn run(machine: Machine, policy: PolicyKind, program: &[programs::Op]) -> Outcome {
+    Device::new(machine, policy).run(program.to_vec())
+}
+
+#[test]
+#[ignore = "prints the table of figures"]
+fn table() {
+    let soft = Machine::soft(128);
+    let ns = 300_000;
+    let cases: Vec<(&str, Machine, Vec<programs::Op>, u64)> = vec![
+        (
+            "sweep 1.5 link-bound",
+            soft,
+            programs::sweep(192, 4, 12, ns),
+            64,
+        ),
+        (
+            "sweep 1.5 balanced",
+            soft,
+            programs::sweep(192, 4, 12, 700_000),
+            64,
+        ),
+        (
+            "sweep 1.5 compute-bound",
+            soft,
+            programs::sweep(192, 4, 12, 1_400_000),
+            64,
+        ),
+        ("sweep 2.0", soft, programs::sweep(256, 4, 12, ns), 128),
+        (
+            "sweep 1.5 no probes",
+            Machine {
+                probes: false,
+                ..soft
+            },
+            programs::sweep(192, 4, 12, ns),
+            64,
+        ),
+        ("train 1.5", soft, programs::train(16, 2, 6, 12, ns), 64),
+        ("train 2.0", soft, programs::train(16, 3, 7, 12, ns), 128),
+        ("tiles 1.5", soft, programs::tiles(4, 4, 6, ns), 64),
+        ("gather 1.5", soft, programs::gather(192, 40, 8, ns, 7), 64),
+        ("phases 1.5", soft, programs::phases(192, 4, 8, ns), 64),
+        ("fits", soft, programs::sweep(100, 4, 8, ns), 0),
+    ];
+    println!(
+        "{:26} {:>8}  {}",
+        "time / bound", "bound ms", "per policy (faults, in, out per iteration)"
+    );
+    for (name, machine, program, excess) in cases {
+        let mut line = String::new();
+        let mut bound = 0.0;
+        for policy in POLICIES {
+            let outcome = run(machine, policy, &program);
+            let n = outcome.iteration_ends_ns.len();
+            let compute = outcome.compute_ns as f64 / n as f64;
+            bound = compute.max((excess * machine.block_in_ns) as f64);
+            let steady = outcome.steady_ns(n / 2);
+            line += &format!(
+                "  {:.2} ({},{},{})",
+                steady / bound,
+                outcome.faults / n as u64,
+                outcome.blocks_in / n as u64,
+                outcome.blocks_out / n as u64
+            );
+            if !outcome.violations.is_empty() {
+                line += &format!(
+                    " VIOLATIONS {} {}",
+                    outcome.violations.len(),
+                    outcome.violations[0]
+                );
+            }
+        }
+        println!("{name:26} {:8.1}{line}", bound / 1e6);
+    }
+}
