@@ -375,18 +375,20 @@ impl Reader {
     /// the ring is corrupt), read first.
     pub fn prepare_sleep(&self) -> bool {
         let sleeping = &self.ring.head().sleeping.0;
-        sleeping.store(1, Ordering::Relaxed);
+        // An exchange, not a store: it comes after any writer's exchange that it did not see,
+        // so that no writer can later read such a writer's 0 as the newest word.
+        sleeping.swap(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         let quiet = matches!(self.is_ready(self.tail), Ok(false));
         if !quiet {
-            sleeping.store(0, Ordering::Relaxed);
+            self.cancel_sleep();
         }
         quiet
     }
 
     /// Takes the announcement back, after waking for whatever reason.
     pub fn cancel_sleep(&self) {
-        self.ring.head().sleeping.0.store(0, Ordering::Relaxed);
+        self.ring.head().sleeping.0.swap(0, Ordering::AcqRel);
     }
 
     #[inline]

@@ -123,8 +123,11 @@ fn a_slot_is_reused_only_after_the_reader_copied_it() {
 
 #[test]
 fn a_sleeping_reader_is_always_woken_and_by_one_writer_only() {
-    // A lost wake-up is a deadlock, which loom reports.
-    loom::model(|| {
+    // A lost wake-up is a deadlock, which loom reports. The whole space takes many minutes;
+    // three preemptions are what a wake-up can be lost by.
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
         let memory = Arc::new(Memory::new(2));
         let writer = Arc::new(Writer::new(memory.ring()));
         let eventfd = Arc::new(Notify::new());
