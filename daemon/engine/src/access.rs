@@ -3,7 +3,7 @@
 //! A pointer into a pool part means the rest of the part. A pointer into a plain
 //! allocation means all up to the next address that was ever passed, or to the end; where
 //! nothing bounds it, the first guess is four bytes for each thread, doubled by each fault
-//! beyond it. An argument of more than half the device is taken as data-dependent: neither
+//! beyond it (sixteen where no faults are seen, four again if that is too much). An argument of more than half the device is taken as data-dependent: neither
 //! fetched ahead nor kept.
 
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use crate::{Launch, identity::UNKNOWN};
 
 /// Bytes that one thread is taken to touch in an object whose extent is unknown.
 const BYTES_PER_THREAD: u64 = 4;
+/// The same where no fault would tell that it was too little.
+const BLIND_BYTES_PER_THREAD: u64 = 16;
 /// Where threads touch more than this, the object is taken as used to its end.
 const MOST_BYTES_PER_THREAD: u64 = 64;
 /// Corrections kept of one execution ID; one that needs more is data-dependent.
@@ -90,18 +92,33 @@ impl Accesses {
                     .fold(1, u64::saturating_mul),
             );
         let mut ranges = Vec::with_capacity(objects.len());
+        let mut least = Vec::with_capacity(objects.len());
         for (index, object) in objects.iter().enumerate() {
             let Some(object) = object else { continue };
             let key = (launch.function.0, index as u32);
-            let mut range = object.extent;
-            let each = self.wide.get(&key).copied().unwrap_or(BYTES_PER_THREAD);
-            if probes && !object.bounded && each <= MOST_BYTES_PER_THREAD {
-                let reach = threads.saturating_mul(each).max(BLOCK_BYTES);
-                range.bytes = range.bytes.min(reach);
+            let (mut range, mut small) = (object.extent, object.extent);
+            let learned = self.wide.get(&key).copied();
+            let first = if probes {
+                BYTES_PER_THREAD
+            } else {
+                BLIND_BYTES_PER_THREAD
+            };
+            let each = learned.unwrap_or(first);
+            if !object.bounded && each <= MOST_BYTES_PER_THREAD {
+                let reach = |each| threads.saturating_mul(each).max(BLOCK_BYTES);
+                range.bytes = range.bytes.min(reach(each));
+                small.bytes = range.bytes.min(reach(learned.unwrap_or(BYTES_PER_THREAD)));
             }
             ranges.push(range);
+            least.push(small);
         }
-        self.access(exec, &ranges, memory)
+        let blocks: u64 = ranges.iter().map(|range| range.bytes / BLOCK_BYTES).sum();
+        let guess = if blocks > self.capacity_blocks / 2 {
+            &least
+        } else {
+            &ranges
+        };
+        self.access(exec, guess, memory)
     }
 
     /// What a copy or any launch with known ranges uses.

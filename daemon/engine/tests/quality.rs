@@ -59,7 +59,7 @@ fn table() {
     ];
     println!(
         "{:26} {:>8}  {}",
-        "time / bound", "bound ms", "per policy (faults, in, out per iteration)"
+        "time over bound", "bound ms", "driver, demand, deepum, foresight (faults, in, out)"
     );
     for (name, machine, program, excess) in cases {
         let mut line = String::new();
@@ -87,4 +87,15 @@ fn table() {
         }
         println!("{name:26} {:8.1}{line}", bound / 1e6);
     }
+}
+
+#[test]
+#[ignore = "debug"]
+fn dbg() {
+    let mut d = Device::new(Machine::soft(128), PolicyKind::Foresight);
+    d.run_mut(programs::train(16, 2, 6, 12, 300_000));
+    let o = &d.outcome;
+    let n = o.launch_ends_ns.len();
+    for k in n-96..n { println!("{k} {:.1} {:?}", (o.launch_ends_ns[k]-o.launch_ends_ns[k-1]) as f64/1e6, (o.links[k].0-o.links[k-1].0,o.links[k].1-o.links[k-1].1, o.links[k].2)); }
+    println!("{:?} {:?}", d.engine().snapshot(), d.engine().stats());
 }

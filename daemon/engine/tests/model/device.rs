@@ -58,6 +58,9 @@ impl Machine {
 pub struct Outcome {
     /// End of each iteration.
     pub iteration_ends_ns: Vec<u64>,
+    pub launch_ends_ns: Vec<u64>,
+    /// Blocks in and out so far, and frames in use, at each of them.
+    pub links: Vec<(u64, u64, u64)>,
     pub compute_ns: u64,
     pub faults: u64,
     pub blocks_in: u64,
@@ -344,6 +347,8 @@ impl Device {
         };
         if index == kernel.touches.len() {
             self.passed = seq;
+            self.outcome.launch_ends_ns.push(self.now);
+            self.outcome.links.push((self.outcome.blocks_in, self.outcome.blocks_out, self.frames));
             if kernel.ends_iteration {
                 self.outcome.iteration_ends_ns.push(self.now);
             }
@@ -599,6 +604,9 @@ impl Device {
         let mut issued = std::mem::take(&mut self.issued);
         self.engine.decide(Micros(self.now / 1000), &mut issued);
         for command in issued.drain(..) {
+            if command.operation == Operation::Discard && self.live(command.range) {
+                self.outcome.violations.push(format!("discards live {:?}", command.range));
+            }
             self.outcome.commands.push((self.now, command));
             self.commands
                 .push((command, command.range.blocks().count() as u64));
@@ -610,6 +618,12 @@ impl Device {
 
     fn arrive(&mut self, index: usize) {
         let command = self.commands[index].0;
+        if command.operation == Operation::Discard && self.live(command.range) {
+            // The program took the memory meanwhile: the shim declines.
+            let Command { queue, id, .. } = command;
+            self.tell(&Event::Refused { queue, id });
+            return;
+        }
         for BlockId(block) in command.range.blocks() {
             let job = Job::Block {
                 block,
@@ -626,6 +640,12 @@ impl Device {
         }
         self.start_in();
         self.start_out();
+    }
+
+    /// Some of the range is handed out, or no pool memory at all.
+    fn live(&self, range: Range) -> bool {
+        let mut blocks = range.blocks().filter_map(|id| self.blocks.get(&id.0));
+        blocks.any(|state| !state.pool || state.live > 0)
     }
 
     fn local(&mut self, operation: Operation, block: u64) {

@@ -13,6 +13,8 @@ use crate::world::block::Residency;
 
 /// Bytes that populates and discards may have under way.
 const LOCAL_BYTES: u64 = 64 << 20;
+/// One in this many frames may wait empty for blocks that are not born yet.
+const BIRTH_SHARE: u64 = 4;
 /// Blocks on the host whose dead content is dropped in one go.
 const STALE_AT_ONCE: usize = 64;
 
@@ -130,15 +132,7 @@ fn make_room(
     let floor = world.floor();
     let steering = policy.breaker.allows(&world.usefulness);
     let mut have = world.free_frames(world.capacity) + world.blocks.moving_out() as i64;
-    let ahead = 2 + 2 * (world.inflight_limit(Queue::In) / BLOCK_BYTES) as usize;
-    let needs: Vec<u64> = policy
-        .ranks
-        .absent
-        .iter()
-        .map(|(key, _)| key)
-        .take(ahead)
-        .collect();
-    let mut needs = needs.into_iter().filter(|_| steering);
+    let mut needs = needs(policy, world).into_iter();
     // What is free above the reserve is for the first needs.
     for _ in 0..(have - reserve).max(0) {
         needs.next();
@@ -148,8 +142,11 @@ fn make_room(
             break;
         }
         if have >= reserve {
-            let Some(need) = needs.next() else { break };
-            if !policy.reach.allows(floor, need, key) {
+            let worth = needs.next().is_some_and(|need| match need {
+                Need::Fetch(at) => steering && policy.reach.allows(floor, at, key),
+                Need::Birth(at) => at < key,
+            });
+            if !worth {
                 break;
             }
         }
@@ -173,6 +170,53 @@ fn make_room(
     }
 }
 
+/// A frame that will be needed, and at which position.
+#[derive(Clone, Copy)]
+enum Need {
+    /// For an absent block.
+    Fetch(u64),
+    /// For a block that is not born yet.
+    Birth(u64),
+}
+
+/// The next needs for frames, soonest first.
+fn needs(policy: &Foresight, world: &World) -> Vec<Need> {
+    let fetches = 2 + 2 * (world.inflight_limit(Queue::In) / BLOCK_BYTES) as usize;
+    let births = (world.capacity / BIRTH_SHARE) as usize;
+    let mut fetches = policy
+        .ranks
+        .absent
+        .iter()
+        .map(|(key, _)| key)
+        .take(fetches)
+        .peekable();
+    let mut births = policy
+        .ranks
+        .unborn
+        .iter()
+        .map(|(key, _)| key)
+        .take(births)
+        .peekable();
+    let mut needs = Vec::new();
+    loop {
+        match (fetches.peek().copied(), births.peek().copied()) {
+            (Some(fetch), Some(birth)) if birth < fetch => {
+                births.next();
+                needs.push(Need::Birth(birth));
+            }
+            (Some(fetch), _) => {
+                fetches.next();
+                needs.push(Need::Fetch(fetch));
+            }
+            (None, Some(birth)) => {
+                births.next();
+                needs.push(Need::Birth(birth));
+            }
+            (None, None) => return needs,
+        }
+    }
+}
+
 /// Fetches what is needed next while there are frames above the reserve.
 fn fetch(
     policy: &mut Foresight,
@@ -186,8 +230,17 @@ fn fetch(
         return;
     }
     let limit = world.inflight_limit(Queue::In);
-    while let Some((_, slot)) = policy.ranks.absent.first() {
-        if world.free_frames(world.capacity) <= reserve {
+    let births = (world.capacity / BIRTH_SHARE) as usize;
+    let births: Vec<u64> = policy
+        .ranks
+        .unborn
+        .iter()
+        .map(|(key, _)| key)
+        .take(births)
+        .collect();
+    while let Some((key, slot)) = policy.ranks.absent.first() {
+        let sooner = births.partition_point(|&birth| birth < key) as i64;
+        if world.free_frames(world.capacity) <= reserve + sooner {
             break;
         }
         let operation = match world.blocks.get(slot).residency {

@@ -23,7 +23,9 @@ pub(crate) struct Ranks {
     pub resident: Ranking,
     /// Blocks with a known use that are not there: the first one is the next to fetch.
     pub absent: Ranking,
-    /// Dead blocks whose content still lies on the host, by slot.
+    /// Dead blocks without a frame that are to be born again: they will need one.
+    pub unborn: Ranking,
+    /// Dead blocks whose content still lies on the host.
     pub stale: Ranking,
     lag: Option<u64>,
     launches: u64,
@@ -55,7 +57,11 @@ impl Ranks {
         world.blocks.recycle();
         let floor = world.floor();
         for _ in 0..OVERDUE {
-            let overdue = [self.resident.first(), self.absent.first()];
+            let overdue = [
+                self.resident.first(),
+                self.absent.first(),
+                self.unborn.first(),
+            ];
             let Some((_, slot)) = overdue.into_iter().flatten().find(|&(key, _)| key < floor)
             else {
                 break;
@@ -67,7 +73,7 @@ impl Ranks {
     /// Gives a block its place.
     pub(crate) fn rank(&mut self, world: &World, slot: u32) {
         let block = world.blocks.get(slot);
-        let (mut resident, mut absent, mut stale) = (None, None, None);
+        let (mut resident, mut absent, mut unborn, mut stale) = (None, None, None, None);
         if !block.gone {
             let next = world.next_use(slot);
             match block.residency {
@@ -78,20 +84,20 @@ impl Ranks {
                 }
                 Residency::Device => resident = Some(next.min(POSITIONS)),
                 Residency::Host if block.dead() => stale = (!block.refused).then_some(next),
-                Residency::Host | Residency::Unpopulated => {
-                    let wanted = next != NEVER && !block.refused && !block.dead();
-                    absent = wanted.then_some(next.min(POSITIONS));
-                }
+                Residency::Host | Residency::Unpopulated if next == NEVER || block.refused => {}
+                Residency::Unpopulated if block.dead() => unborn = Some(next.min(POSITIONS)),
+                Residency::Host | Residency::Unpopulated => absent = Some(next.min(POSITIONS)),
                 Residency::MovingIn | Residency::MovingOut => {}
             }
         }
         self.resident.set(slot, resident);
         self.absent.set(slot, absent);
+        self.unborn.set(slot, unborn);
         self.stale.set(slot, stale);
     }
 
     /// Estimated size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.resident.bytes() + self.absent.bytes() + self.stale.bytes()
+        self.resident.bytes() + self.absent.bytes() + self.unborn.bytes() + self.stale.bytes()
     }
 }
