@@ -66,7 +66,7 @@ impl Config {
     /// # Errors
     /// The first variable with an unusable value.
     pub fn from_environment() -> Result<Config, ConfigError> {
-        Config::from_lookup(|name| std::env::var_os(name))
+        Config::from_lookup(std::env::var_os)
     }
 
     /// Reads from any source of variables.

@@ -1,0 +1,205 @@
+//! The life of the driver in a process: `cuInit`, fork, exit.
+//!
+//! It owns the one device and the state that every call looks at first. A forked child
+//! has no engines, so its calls answer `NOT_INITIALIZED`; behind `exit` they answer
+//! `DEINITIALIZED`, and the threads are left to the end of the process.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::abi::CuResult;
+use crate::config::Config;
+use crate::context::Context;
+use crate::memory::{Device, MemoryError};
+use crate::stats;
+use crate::stream::engine::Engines;
+
+const NOT_YET: u8 = 0;
+const READY: u8 = 1;
+const ENDED: u8 = 2;
+const FORKED: u8 = 3;
+
+static STATE: AtomicU8 = AtomicU8::new(NOT_YET);
+static DEVICE: OnceLock<Device> = OnceLock::new();
+static PRIMARY: Mutex<Primary> = Mutex::new(Primary {
+    context: None,
+    users: 0,
+    flags: 0,
+});
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The device's primary context.
+struct Primary {
+    context: Option<&'static Context>,
+    users: u32,
+    flags: u32,
+}
+
+/// Whether calls are served.
+///
+/// # Errors
+/// `NOT_INITIALIZED` before `cuInit` and in a forked child, `DEINITIALIZED` behind exit.
+#[inline]
+pub fn ready() -> Result<(), CuResult> {
+    match STATE.load(Ordering::Acquire) {
+        READY => Ok(()),
+        ENDED => Err(CuResult::DEINITIALIZED),
+        _ => Err(CuResult::NOT_INITIALIZED),
+    }
+}
+
+/// The device.
+///
+/// # Errors
+/// As [`ready`].
+pub fn device() -> Result<&'static Device, CuResult> {
+    ready()?;
+    DEVICE.get().ok_or(CuResult::NOT_INITIALIZED)
+}
+
+/// `cuInit`: reads the configuration, makes the device, starts the engines.
+///
+/// # Errors
+/// `INVALID_VALUE` for a wrong configuration, `OPERATING_SYSTEM` when the machine cannot
+/// carry the device; a line on standard error says why.
+pub fn init() -> Result<(), CuResult> {
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    match STATE.load(Ordering::Acquire) {
+        READY => return Ok(()),
+        NOT_YET => {}
+        _ => return ready(),
+    }
+    let config = Config::from_environment().map_err(|error| {
+        eprintln!("soft GPU: {error}");
+        CuResult::INVALID_VALUE
+    })?;
+    let device = match DEVICE.get() {
+        Some(device) => device,
+        None => {
+            let device = Device::new(config).map_err(|error| {
+                eprintln!("soft GPU: the device cannot be made: {error}");
+                result_of(error)
+            })?;
+            DEVICE.get_or_init(|| device)
+        }
+    };
+    Engines::start(device)?;
+    // SAFETY: both handlers are functions of this library, which is never unloaded.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(in_forked_child));
+        libc::atexit(at_exit);
+    }
+    STATE.store(READY, Ordering::Release);
+    Ok(())
+}
+
+extern "C" fn in_forked_child() {
+    STATE.store(FORKED, Ordering::Release);
+}
+
+extern "C" fn at_exit() {
+    if STATE
+        .compare_exchange(READY, ENDED, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return;
+    }
+    if let Some(device) = DEVICE.get()
+        && let Some(path) = &device.config().stats
+        && let Err(error) = stats::write(
+            path,
+            &device.counters().snapshot(),
+            device.config().memory_bytes,
+        )
+    {
+        eprintln!(
+            "soft GPU: the counters cannot be written to {}: {error}",
+            path.display()
+        );
+    }
+}
+
+/// What a program is told of a failed memory call.
+pub fn result_of(error: MemoryError) -> CuResult {
+    match error {
+        MemoryError::OutOfMemory { .. } => CuResult::OUT_OF_MEMORY,
+        MemoryError::InvalidRange { .. } => CuResult::INVALID_VALUE,
+        MemoryError::IllegalAccess { .. } | MemoryError::IllegalAddress { .. } => {
+            CuResult::ILLEGAL_ADDRESS
+        }
+        MemoryError::NotSupported(_) => CuResult::NOT_SUPPORTED,
+        MemoryError::System { .. } => CuResult::OPERATING_SYSTEM,
+    }
+}
+
+fn primary() -> std::sync::MutexGuard<'static, Primary> {
+    PRIMARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes part in the primary context, which the first user makes.
+///
+/// # Errors
+/// As [`Context::create`].
+pub fn retain_primary() -> Result<&'static Context, CuResult> {
+    let mut primary = primary();
+    let context = match primary.context {
+        Some(context) => context,
+        None => Context::create(primary.flags, true)?.1,
+    };
+    primary.context = Some(context);
+    primary.users += 1;
+    Ok(context)
+}
+
+/// Leaves the primary context; the last user's leave ends it.
+///
+/// # Errors
+/// `INVALID_CONTEXT`, when nobody takes part.
+pub fn release_primary() -> Result<(), CuResult> {
+    let last = {
+        let mut primary = primary();
+        primary.users = primary
+            .users
+            .checked_sub(1)
+            .ok_or(CuResult::INVALID_CONTEXT)?;
+        if primary.users == 0 {
+            primary.context.take()
+        } else {
+            None
+        }
+    };
+    if let Some(context) = last {
+        crate::allocations::end_context(context);
+    }
+    Ok(())
+}
+
+/// Ends the primary context whoever takes part.
+pub fn reset_primary() {
+    let context = {
+        let mut primary = primary();
+        primary.users = 0;
+        primary.context.take()
+    };
+    if let Some(context) = context {
+        crate::allocations::end_context(context);
+    }
+}
+
+/// Flags of the primary context, and whether it lives.
+pub fn primary_state() -> (u32, bool) {
+    let primary = primary();
+    (
+        primary.context.map_or(primary.flags, Context::flags),
+        primary.context.is_some(),
+    )
+}
+
+/// Sets the flags of the primary context.
+pub fn set_primary_flags(flags: u32) {
+    let mut primary = primary();
+    primary.flags = flags;
+    if let Some(context) = primary.context {
+        context.set_flags(flags);
+    }
+}
