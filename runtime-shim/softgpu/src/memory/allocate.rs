@@ -222,8 +222,9 @@ impl Memory {
                 available: lock(&self.book).device.longest(),
             });
         };
+        let mut transfer = self.link_in.begin();
         for at in (base..base + bytes).step_by(BLOCK_BYTES as usize) {
-            let Some(chunk) = self.acquire_chunk(Patience::Wait) else {
+            let Some(chunk) = self.acquire_chunk(Patience::Wait, &mut transfer) else {
                 continue;
             };
             self.blocks.mark_dirty(chunk, Mask::MAX);

@@ -172,7 +172,7 @@ impl Areas {
     }
 
     /// The program address that kernels see at `view`.
-    pub fn from_view(&self, view: u64) -> u64 {
+    pub fn program_address(&self, view: u64) -> u64 {
         view - self.view.base + self.cpu.base
     }
 

@@ -50,8 +50,13 @@ pub enum Patience {
 }
 
 impl Memory {
-    /// Takes a frame out of the pool, evicting a block when none is free.
-    pub fn acquire_chunk(&self, patience: Patience) -> Option<ChunkId> {
+    /// Takes a frame out of the pool, evicting a block when none is free. The eviction
+    /// comes before whatever `transfer` does next.
+    pub fn acquire_chunk(
+        &self,
+        patience: Patience,
+        transfer: &mut Transfer<'_>,
+    ) -> Option<ChunkId> {
         loop {
             let mut pool = lock(&self.pool);
             match pool.take_free() {
@@ -70,7 +75,7 @@ impl Memory {
             if let Some((chunk, block, list, guard)) = victim {
                 pool.unlink(chunk);
                 drop(pool);
-                self.evict(block, guard, list);
+                self.evict(block, guard, list, transfer);
                 return Some(chunk);
             }
             if patience == Patience::GiveUp {
@@ -90,11 +95,12 @@ impl Memory {
 
     /// Takes the chunk of a block away (`uvm_va_block_evict_chunks`, uvm_va_block.c:12825
     /// in 570): what is resident is copied to the host, dirty or not.
-    fn evict(&self, block: u32, mut state: BlockGuard<'_>, list: List) {
+    fn evict(&self, block: u32, mut state: BlockGuard<'_>, list: List, before: &mut Transfer<'_>) {
         let resident = state.device;
         if resident != 0 {
-            let mut transfer = self.link_out.begin();
+            let mut transfer = self.link_out.begin_at(before.end_ns());
             self.bring_out(block, &mut state, resident, Out::Eviction, &mut transfer);
+            before.not_before(transfer.end_ns());
         }
         state.chunk = None;
         match list {
@@ -107,7 +113,12 @@ impl Memory {
 
     /// Locks a block that has a device frame. `None`: the block has no allocation, or no
     /// frame is to be had.
-    pub fn lock_with_chunk(&self, block: u32, patience: Patience) -> Option<BlockGuard<'_>> {
+    pub fn lock_with_chunk(
+        &self,
+        block: u32,
+        patience: Patience,
+        transfer: &mut Transfer<'_>,
+    ) -> Option<BlockGuard<'_>> {
         let mut spare = None;
         loop {
             let mut state = self.blocks.lock(block);
@@ -119,7 +130,7 @@ impl Memory {
             if state.chunk.is_none() {
                 let Some(chunk) = spare.take() else {
                     drop(state);
-                    spare = Some(self.acquire_chunk(patience)?);
+                    spare = Some(self.acquire_chunk(patience, transfer)?);
                     continue;
                 };
                 lock(&self.pool).assign(chunk, block);

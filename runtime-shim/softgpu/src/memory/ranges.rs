@@ -79,10 +79,12 @@ impl Memory {
         let parts = self.managed_parts(address, bytes)?;
         match to {
             Location::Device => {
-                let mut transfer = self.link_in.begin();
+                let mut transfer = self.link_in.begin_queued();
                 for part in parts {
                     // None: freed meanwhile, which the program did.
-                    let Some(mut state) = self.lock_with_chunk(part.block, Patience::Wait) else {
+                    let Some(mut state) =
+                        self.lock_with_chunk(part.block, Patience::Wait, &mut transfer)
+                    else {
                         continue;
                     };
                     self.bring_in(
@@ -97,7 +99,7 @@ impl Memory {
                 }
             }
             Location::Host => {
-                let mut transfer = self.link_out.begin();
+                let mut transfer = self.link_out.begin_queued();
                 for part in parts {
                     let mut state = self.blocks.lock(part.block);
                     let (block, want) = (part.block, part.touched);

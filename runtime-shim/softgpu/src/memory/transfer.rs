@@ -52,8 +52,8 @@ impl Memory {
     /// A [`Place::Host`] must be valid for `bytes`.
     pub unsafe fn copy(&self, to: Place, from: Place, bytes: u64) -> Result<(), MemoryError> {
         let (to, from) = (self.resolve(to, bytes)?, self.resolve(from, bytes)?);
-        let mut transfer_in = self.link_in.begin();
-        let mut transfer_out = self.link_out.begin();
+        let mut transfer_in = self.link_in.begin_queued();
+        let mut transfer_out = self.link_out.begin_queued();
         if let (End::Pointer(to, to_side), End::Pointer(from, from_side)) = (to, from) {
             // SAFETY: host ends by the caller; device memory is mapped in V while it lives.
             unsafe {
@@ -202,7 +202,8 @@ impl Memory {
     ) {
         let mut transfer = self.link_in.begin();
         for part in self.parts(at..at + bytes, allocation) {
-            let Some(mut state) = self.lock_with_chunk(part.block, Patience::Wait) else {
+            let Some(mut state) = self.lock_with_chunk(part.block, Patience::Wait, &mut transfer)
+            else {
                 continue;
             };
             let cause = In::Write(part.whole);
@@ -220,7 +221,9 @@ impl Memory {
             Fill::Words(_) => 4,
         };
         let wanted = "aligned device or managed memory";
-        let bytes = count.checked_mul(width).filter(|_| address % width == 0);
+        let bytes = count
+            .checked_mul(width)
+            .filter(|_| address.is_multiple_of(width));
         let bytes = bytes.ok_or(MemoryError::InvalidRange {
             wanted,
             address,

@@ -251,7 +251,7 @@ impl Processor {
                 match stage.resume(&mut self.fibres[fibre as usize]) {
                     Left::Idle => self.idle.push(fibre),
                     Left::Faulted(view) => {
-                        let address = memory.areas.from_view(view);
+                        let address = memory.areas.program_address(view);
                         faults.push(GpuFault {
                             address,
                             waiter: (self.index, fibre),
