@@ -1,1 +1,37 @@
-//! Being written.
+//! Kernel probes: what the driver does with the program's memory, as typed events.
+//!
+//! The only crate that knows libbpf. It goes in three steps: what the host can do
+//! ([`host`]), which probes to use and why not the others, a pure choice ([`plan`]), and
+//! the effects ([`load`], [`intake`]). Records are decoded apart from libbpf ([`event`]);
+//! where nvidia-uvm keeps things is a table ([`offsets`]). What the events mean for
+//! prediction is the engine's business.
+
+mod bench;
+pub mod event;
+pub mod host;
+pub mod intake;
+pub mod load;
+pub mod offsets;
+pub mod plan;
+pub mod target;
+
+pub use bench::{BenchError, ProbeLatency, probe_latency};
+pub use event::{Cause, Direction, Eviction, ProbeEvent, Source, What};
+pub use host::HostFacts;
+pub use intake::{AttachError, Attached, Intake};
+pub use load::{ProbeReport, ProbeState};
+pub use plan::{Probe, ProbePlan};
+
+/// Made by the build from `programs/softgpu.bpf.c`.
+#[allow(missing_docs, unused, clippy::all, clippy::unwrap_used)]
+#[allow(clippy::undocumented_unsafe_blocks)]
+mod softgpu_skeleton {
+    include!(concat!(env!("OUT_DIR"), "/softgpu.skel.rs"));
+}
+
+/// Made by the build from `programs/uvm.bpf.c`.
+#[allow(missing_docs, unused, clippy::all, clippy::unwrap_used)]
+#[allow(clippy::undocumented_unsafe_blocks)]
+mod uvm_skeleton {
+    include!(concat!(env!("OUT_DIR"), "/uvm.skel.rs"));
+}
