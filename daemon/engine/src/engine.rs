@@ -13,13 +13,17 @@ use crate::policy::{self, Policy};
 use crate::stats::CAUSES;
 use crate::units::{BLOCK_BYTES, BlockId, Range};
 use crate::world::World;
-use crate::world::block::Set;
-use crate::{Command, Config, ConfigError, Direction, Event, Micros, PolicyKind, Snapshot, Stats};
+use crate::world::block::{Residency, Set};
+use crate::{
+    Command, Config, ConfigError, Direction, Event, Micros, PolicyKind, Queue, Snapshot, Stats,
+};
 
 /// Least capacity that a policy can work in, blocks.
 const LEAST_BLOCKS: u64 = 8;
 /// Most argument words looked at.
 const WORDS: usize = 128;
+/// From the decision to evict to the driver's start on it.
+const EVICTION_US: f64 = 500.0;
 /// How long to wait for news of commands under way before looking again.
 const LOOK_AGAIN_US: u64 = 1_000;
 
@@ -123,7 +127,16 @@ impl Engine {
     /// [`Engine::next_wakeup`].
     pub fn decide(&mut self, now: Micros, commands: &mut Vec<Command>) {
         self.now = self.now.max(now);
-        self.world.running_end = self.world.window.running_end(self.pace.stride());
+        let world = &mut self.world;
+        let stride = self.pace.stride();
+        world.running_end = world.window.running_end(stride);
+        // An eviction takes effect behind those under way: what begins until then counts
+        // as running.
+        let queued = world.orders.bytes(Queue::Out) + BLOCK_BYTES;
+        let until_us = EVICTION_US + queued as f64 / world.orders.rate(Queue::Out);
+        world.guard_end = world
+            .window
+            .running_end(stride + self.pace.launches_in(until_us));
         self.policy
             .decide(self.now, &mut self.world, &mut self.stats, commands);
         let useful = &self.world.usefulness;
@@ -160,7 +173,7 @@ impl Engine {
             managed_bytes: world.memory.bytes(),
             resident_bytes: world.blocks.frames() * BLOCK_BYTES,
             capacity_bytes: self.config.capacity.0,
-            inflight_bytes: world.orders.bytes(crate::Queue::In),
+            inflight_bytes: world.orders.bytes(Queue::In),
             execution_ids: self.identities.len() as u64,
             history_launches: world.history.len() as u64,
             table_bytes: world.memory.table_bytes()
@@ -230,7 +243,7 @@ impl Engine {
             .push((position, exec), (seq, stream), access, arguments);
         if idle {
             self.pace.began(self.now);
-            self.policy.started(&self.world, exec);
+            self.started();
         }
         self.advance();
     }
@@ -254,16 +267,31 @@ impl Engine {
                     world.used(slot, launch.position);
                 }
             }
-            if let Some(next) = self.world.window.front() {
-                let exec = next.exec;
-                self.policy.started(&self.world, exec);
-            }
+            self.started();
         }
         if passed > 0 {
             self.pace.passed(self.now, passed);
         }
         while let Some(range) = self.world.window.pop_death() {
             self.world.bury(range);
+        }
+    }
+
+    /// Another launch is the oldest that is not over.
+    fn started(&mut self) {
+        let Some(launch) = self.world.window.front() else {
+            return;
+        };
+        let exec = launch.exec;
+        self.policy.started(&self.world, exec);
+        if !self.world.probes {
+            // Nobody tells of faults: what is not there will fault.
+            for slot in self.world.slots(&launch.set) {
+                let residency = self.world.blocks.get(slot).residency;
+                if matches!(residency, Residency::Host | Residency::Unpopulated) {
+                    self.policy.faulted(&self.world, slot, exec);
+                }
+            }
         }
     }
 

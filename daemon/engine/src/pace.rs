@@ -40,6 +40,11 @@ impl Pace {
         self.since = now;
     }
 
+    /// Launches that the device gets through in a time, at most 1,024.
+    pub(crate) fn launches_in(&self, us: f64) -> u32 {
+        (us / self.launch_us.max(1.0)).ceil().clamp(0.0, 1024.0) as u32
+    }
+
     /// Launches between marks, 1 to 64.
     pub(crate) fn stride(&self) -> u32 {
         (MARK_US / self.launch_us.max(1.0)).clamp(1.0, MOST) as u32

@@ -44,7 +44,7 @@ pub(crate) fn evict_in_order(
     let victims: Vec<u32> = resident
         .iter()
         .map(|(_, slot)| slot)
-        .filter(|&slot| !world.protected(slot) && !world.blocks.get(slot).refused)
+        .filter(|&slot| !world.running(slot) && !world.blocks.get(slot).refused)
         .take(wanted)
         .collect();
     for slot in victims {

@@ -36,6 +36,8 @@ pub(crate) struct World {
     pub probes: bool,
     /// Last position that may be running now.
     pub running_end: u64,
+    /// Last position that may begin before an eviction decided now takes effect.
+    pub guard_end: u64,
     /// Frames that managed memory may fill.
     pub capacity: u64,
     /// Only the engine keeps the capacity.
@@ -56,6 +58,7 @@ impl World {
             usefulness: Usefulness::default(),
             probes: false,
             running_end: 0,
+            guard_end: 0,
             capacity: config.capacity.0 / BLOCK_BYTES,
             enforce: config.enforce,
             discard: config.discard,
@@ -165,6 +168,8 @@ impl World {
                             self.blocks.migrated_again(slot);
                         }
                         Residency::MovingIn | Residency::Device => {}
+                        // The news of an earlier prefetch, late.
+                        Residency::MovingOut if cause == Cause::Call => {}
                         _ => self.blocks.set(slot, Residency::Device),
                     }
                 }
@@ -220,10 +225,18 @@ impl World {
     }
 
     /// A block may be used by what runs now.
-    pub(crate) fn protected(&self, slot: u32) -> bool {
-        let floor = self.floor();
-        let next = self.blocks.get(slot).uses.at_or_after(floor);
-        next.is_some_and(|next| next <= self.running_end)
+    pub(crate) fn running(&self, slot: u32) -> bool {
+        self.used_until(slot, self.running_end)
+    }
+
+    /// A block may be used before an eviction would be over.
+    pub(crate) fn guarded(&self, slot: u32) -> bool {
+        self.used_until(slot, self.guard_end)
+    }
+
+    fn used_until(&self, slot: u32, end: u64) -> bool {
+        let next = self.blocks.get(slot).uses.at_or_after(self.floor());
+        next.is_some_and(|next| next <= end)
     }
 
     /// Position of the oldest launch that is not over.

@@ -348,7 +348,9 @@ impl Device {
         if index == kernel.touches.len() {
             self.passed = seq;
             self.outcome.launch_ends_ns.push(self.now);
-            self.outcome.links.push((self.outcome.blocks_in, self.outcome.blocks_out, self.frames));
+            self.outcome
+                .links
+                .push((self.outcome.blocks_in, self.outcome.blocks_out, self.frames));
             if kernel.ends_iteration {
                 self.outcome.iteration_ends_ns.push(self.now);
             }
@@ -605,7 +607,9 @@ impl Device {
         self.engine.decide(Micros(self.now / 1000), &mut issued);
         for command in issued.drain(..) {
             if command.operation == Operation::Discard && self.live(command.range) {
-                self.outcome.violations.push(format!("discards live {:?}", command.range));
+                self.outcome
+                    .violations
+                    .push(format!("discards live {:?}", command.range));
             }
             self.outcome.commands.push((self.now, command));
             self.commands

@@ -48,7 +48,7 @@ impl Reach {
 
     /// A fault on a block: a miss if its use was known.
     pub(crate) fn missed(&mut self, world: &World, slot: u32) {
-        self.missed |= world.protected(slot);
+        self.missed |= world.running(slot);
     }
 
     /// Widens or narrows, once in a while.
@@ -138,7 +138,15 @@ fn make_room(
         needs.next();
     }
     while let Some((key, slot)) = policy.ranks.resident.last() {
-        if key <= world.running_end {
+        // What is about to be used goes only where the budget would break otherwise.
+        let over = world.enforce && have < 0;
+        if key
+            <= if over {
+                world.running_end
+            } else {
+                world.guard_end
+            }
+        {
             break;
         }
         if have >= reserve {
