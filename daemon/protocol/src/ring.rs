@@ -337,7 +337,7 @@ impl Reader {
     pub fn next_record(&mut self) -> Result<Option<&[Words]>, Corrupt> {
         let slots = self.copy_out()?;
         self.publish_tail();
-        Ok(slots.map(|slots| &self.copy[..slots]))
+        Ok(slots.map(|slots| self.record(slots)))
     }
 
     /// Hands at most `limit` records to `sink`, each copied out first; returns how many.
@@ -357,7 +357,7 @@ impl Reader {
                 break Ok(records);
             }
             match self.copy_out() {
-                Ok(Some(slots)) => sink(&self.copy[..slots]),
+                Ok(Some(slots)) => sink(self.record(slots)),
                 Ok(None) => break Ok(records),
                 Err(corrupt) => break Err(corrupt),
             }
@@ -394,6 +394,13 @@ impl Reader {
     #[inline]
     fn publish_tail(&self) {
         self.ring.head().tail.0.store(self.tail, Ordering::Release);
+    }
+
+    /// The record copied out last. Written so that no panic is compiled in: the reader of
+    /// the command ring runs inside the program.
+    #[inline]
+    fn record(&self, slots: usize) -> &[Words] {
+        self.copy.get(..slots).unwrap_or_default()
     }
 
     /// Whether the slot at `position` is published.
@@ -438,13 +445,16 @@ impl Reader {
                 found: claimed,
             });
         }
+        let ring = self.ring;
         for index in 1..slots {
             let position = start + index as u64;
             if !self.is_ready(position)? {
-                let found = self.ring.slot(position).sequence.load(Ordering::Relaxed);
+                let found = ring.slot(position).sequence.load(Ordering::Relaxed);
                 return Err(Corrupt::Sequence { position, found });
             }
-            self.copy[index] = self.ring.slot(position).payload.load();
+            if let Some(target) = self.copy.get_mut(index) {
+                *target = ring.slot(position).payload.load();
+            }
         }
         self.tail = start + slots as u64;
         Ok(Some(slots))
