@@ -70,6 +70,10 @@ impl Accesses {
         }
     }
 
+    pub(crate) fn set_capacity(&mut self, blocks: u64) {
+        self.capacity_blocks = blocks;
+    }
+
     /// What a launch uses. `probes`: faults will tell where the guess is too small.
     pub(crate) fn launch(
         &mut self,

@@ -15,7 +15,8 @@ use crate::units::{BLOCK_BYTES, BlockId, Range};
 use crate::world::World;
 use crate::world::block::{Residency, Set};
 use crate::{
-    Command, Config, ConfigError, Direction, Event, Micros, PolicyKind, Queue, Snapshot, Stats,
+    Bytes, Command, Config, ConfigError, Direction, Event, Micros, PolicyKind, Queue, Snapshot,
+    Stats,
 };
 
 /// Least capacity that a policy can work in, blocks.
@@ -159,6 +160,15 @@ impl Engine {
     /// After how many launches in a stream a progress mark is wanted (at least 1).
     pub fn mark_stride(&self) -> u32 {
         self.pace.stride()
+    }
+
+    /// From now on managed memory of this session may fill so much of the device (at least
+    /// what a policy needs to work): others share it, or have gone.
+    pub fn set_capacity(&mut self, capacity: Bytes) {
+        let capacity = Bytes(capacity.0.max(LEAST_BLOCKS * BLOCK_BYTES));
+        self.config.capacity = capacity;
+        self.world.capacity = capacity.0 / BLOCK_BYTES;
+        self.accesses.set_capacity(capacity.0 / BLOCK_BYTES);
     }
 
     /// Totals since the session began.

@@ -1,0 +1,5 @@
+//! What the daemon answers: programs, the command line, Prometheus.
+
+pub mod control;
+pub mod http;
+pub mod sessions;
