@@ -81,7 +81,6 @@ impl Memory {
             }
         }
         lock(&self.pool).unpin_all();
-        self.chunk_settled.notify_all();
         self.counters.faults.add(pages);
         self.counters.batches.add(1);
         let spent = now_ns() - began;

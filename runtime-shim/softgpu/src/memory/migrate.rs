@@ -81,16 +81,15 @@ impl Memory {
             if patience == Patience::GiveUp {
                 return None;
             }
-            let _ = self
-                .chunk_settled
-                .wait_timeout(pool, Duration::from_millis(1));
+            // All of them are being migrated or pinned by a batch, which does not last.
+            drop(pool);
+            std::thread::sleep(Duration::from_micros(200));
         }
     }
 
     /// Gives a frame back to the pool.
     pub fn release_chunk(&self, chunk: ChunkId) {
         lock(&self.pool).release(chunk);
-        self.chunk_settled.notify_all();
     }
 
     /// Takes the chunk of a block away (`uvm_va_block_evict_chunks`, uvm_va_block.c:12825
@@ -154,8 +153,6 @@ impl Memory {
         if pin {
             pool.pin(chunk);
         }
-        drop(pool);
-        self.chunk_settled.notify_all();
     }
 
     /// Makes granules resident on the device (`uvm_va_block_make_resident_copy`,

@@ -20,7 +20,7 @@ pub(crate) mod uffd;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use self::allocate::Book;
@@ -178,8 +178,6 @@ pub(crate) struct Memory {
     pub(crate) areas: Areas,
     blocks: Blocks,
     pool: Mutex<Pool>,
-    /// A chunk came onto a list, or became free.
-    chunk_settled: Condvar,
     book: Mutex<Book>,
     link_in: Link,
     link_out: Link,
@@ -199,7 +197,6 @@ impl Memory {
             counters: Counters::default(),
             blocks: Blocks::new((WINDOW_BYTES / BLOCK_BYTES) as usize, frames as usize),
             pool: Mutex::new(Pool::new(frames)),
-            chunk_settled: Condvar::new(),
             book: Mutex::new(book),
             link_in: Link::new(config.link_in_bytes_per_s),
             link_out: Link::new(config.link_out_bytes_per_s),

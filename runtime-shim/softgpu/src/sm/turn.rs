@@ -86,7 +86,6 @@ impl Turn {
         state.pending.append(faults);
         state.waiting += 1;
         state.note_stall();
-        self.changed.notify_all();
         let gather_until = Instant::now() + GATHER;
         loop {
             if !state.woken[index as usize].is_empty() {
@@ -128,7 +127,10 @@ impl Turn {
                     Served::Later => state.pending.push(fault),
                 }
             }
-            self.changed.notify_all();
+            // Otherwise nobody waits but this thread.
+            if state.waiting > 1 {
+                self.changed.notify_all();
+            }
         }
         state.waiting -= 1;
         std::mem::take(&mut state.woken[index as usize])

@@ -46,7 +46,7 @@ pub fn mixed(word: u64, add: u64) -> u64 {
     word.wrapping_mul(3).wrapping_add(add)
 }
 
-/// `out[i] += a[i]` for words that a linear congruential walk picks: 64 words a piece.
+/// `out[i] += a[i]` for words that a linear congruential walk picks: 16 words a piece.
 pub const SCATTER: Kernel = Kernel {
     name: "scatter",
     params: &[Param::Pointer, Param::U64, Param::U64],
@@ -59,7 +59,7 @@ pub const SCATTER: Kernel = Kernel {
 pub fn scattered(piece: u64, pieces: u64, seed: u64, bytes: u64) -> impl Iterator<Item = u64> {
     let rows = bytes / 8 / pieces;
     let mut x = seed ^ piece;
-    (0..64u64).filter(move |_| rows > 0).map(move |_| {
+    (0..16u64).filter(move |_| rows > 0).map(move |_| {
         x = x
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
