@@ -1,0 +1,147 @@
+//! From the arguments of a launch to words.
+
+use core::ffi::c_void;
+use core::ptr;
+
+use oversub_protocol::event::MAX_LAUNCH_WORDS;
+
+use crate::functions::{Function, Layout, WordSource};
+
+/// `CU_LAUNCH_PARAM_END`, `_BUFFER_POINTER`, `_BUFFER_SIZE`: markers in `extra`.
+const PARAM_END: usize = 0;
+const PARAM_BUFFER: usize = 1;
+const PARAM_SIZE: usize = 2;
+
+/// The words of one launch.
+#[derive(Debug)]
+pub struct Words {
+    words: [u64; MAX_LAUNCH_WORDS],
+    count: usize,
+    /// There were more.
+    pub truncated: bool,
+}
+
+impl Words {
+    /// The words.
+    #[inline]
+    pub fn as_slice(&self) -> &[u64] {
+        self.words.get(..self.count).unwrap_or_default()
+    }
+
+    #[inline]
+    fn push(&mut self, word: u64) {
+        match self.words.get_mut(self.count) {
+            Some(cell) => {
+                *cell = word;
+                self.count += 1;
+            }
+            None => self.truncated = true,
+        }
+    }
+}
+
+/// Collects the arguments of a launch of `function`.
+///
+/// # Safety
+/// `parameters` and `extra` are what the program passes to `cuLaunchKernel` for it: the
+/// driver would read the same memory.
+#[inline]
+pub unsafe fn gather(
+    function: &Function,
+    parameters: *const *const c_void,
+    extra: *const *const c_void,
+) -> Words {
+    let mut words = Words { words: [0; MAX_LAUNCH_WORDS], count: 0, truncated: false };
+    words.truncated = function.is_truncated();
+    if !parameters.is_null() {
+        for source in function.sources() {
+            // SAFETY: the driver reads as many pointers as the kernel has parameters.
+            let start = unsafe { *parameters.add(usize::from(source.parameter)) };
+            if start.is_null() {
+                break;
+            }
+            // SAFETY: and from each as many bytes as the parameter has.
+            words.push(unsafe { read(start, usize::from(source.within), source.bytes) });
+        }
+    } else if !extra.is_null() {
+        // SAFETY: promised by the caller.
+        if let Some((start, bytes)) = unsafe { packed(extra) } {
+            // SAFETY: the driver reads this buffer.
+            unsafe { gather_packed(function, start, bytes, &mut words) };
+        }
+    }
+    words
+}
+
+/// # Safety
+/// `start` has `bytes` readable bytes.
+unsafe fn gather_packed(function: &Function, start: *const c_void, bytes: usize, words: &mut Words) {
+    let mut take = |source: WordSource| {
+        let offset = usize::from(source.offset);
+        if offset + usize::from(source.bytes) <= bytes {
+            // SAFETY: just checked to be inside the buffer.
+            words.push(unsafe { read(start, offset, source.bytes) });
+        }
+    };
+    if function.parameters() != Layout::UNKNOWN {
+        function.sources().for_each(take);
+        return;
+    }
+    // Nothing is known of the layout: every aligned word may be a pointer.
+    let mut offset = 0;
+    while offset < bytes && offset < usize::from(u16::MAX) {
+        let size = (bytes - offset).min(8) as u8;
+        take(WordSource { parameter: 0, within: 0, offset: offset as u16, bytes: size });
+        offset += 8;
+    }
+}
+
+/// Address and size of the packed arguments in `extra`.
+///
+/// # Safety
+/// `extra` is a list as `cuLaunchKernel` takes it.
+unsafe fn packed(extra: *const *const c_void) -> Option<(*const c_void, usize)> {
+    let mut buffer = ptr::null();
+    let mut size = 0;
+    // Each marker is followed by a value; the driver knows two, so a longer list is broken.
+    for index in 0..4 {
+        // SAFETY: the list goes on until its end marker.
+        let marker = unsafe { *extra.add(index * 2) };
+        if marker.addr() == PARAM_END {
+            break;
+        }
+        // SAFETY: a marker that is not the end has a value.
+        let value = unsafe { *extra.add(index * 2 + 1) };
+        match marker.addr() {
+            PARAM_BUFFER => buffer = value,
+            // SAFETY: the value is a pointer to a size.
+            PARAM_SIZE if !value.is_null() => size = unsafe { *value.cast::<usize>() },
+            _ => return None,
+        }
+    }
+    (!buffer.is_null() && size > 0).then_some((buffer, size))
+}
+
+/// # Safety
+/// `bytes` (at most 8) bytes at `start + offset` are readable.
+#[inline]
+unsafe fn read(start: *const c_void, offset: usize, bytes: u8) -> u64 {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let at = start.cast::<u8>().add(offset);
+        match bytes {
+            8 => at.cast::<u64>().read_unaligned(),
+            4 => u64::from(at.cast::<u32>().read_unaligned()),
+            2 => u64::from(at.cast::<u16>().read_unaligned()),
+            1 => u64::from(at.read()),
+            _ => {
+                let mut word = [0; 8];
+                ptr::copy_nonoverlapping(at, word.as_mut_ptr(), usize::from(bytes).min(8));
+                u64::from_le_bytes(word)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

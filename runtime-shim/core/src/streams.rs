@@ -1,0 +1,273 @@
+//! Streams by handle: their slots, and when their progress is to be marked.
+//!
+//! A *mark* is a write by the device into its stream's word: everything that this stream
+//! was given before has been executed. Its value is the number last given to any launch,
+//! which is true of this stream only if no other thread is between taking a number and
+//! handing its launch to the driver; [`Streams::enter`] counts those.
+//!
+//! Lookups take no lock; assigning and retiring slots hold the caller's.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use oversub_protocol::layout::{CacheLine, STREAM_SLOTS};
+
+use crate::abi::{Handle, STREAM_LEGACY, STREAM_PER_THREAD};
+
+/// Slot of the legacy default stream.
+pub const LEGACY_SLOT: u8 = 0;
+/// Slot of all streams that got none: never marked.
+pub const SHARED_SLOT: u8 = (STREAM_SLOTS - 1) as u8;
+/// Cells of the table of handles, a power of two.
+const CELLS: usize = 256;
+/// Consecutive cells in which a handle may be.
+const WINDOW: usize = 8;
+/// A cell is the handle above these bits, its slot within them.
+const SLOT_BITS: u32 = 8;
+
+/// What happens in one slot.
+#[derive(Debug)]
+struct Slot {
+    /// Threads between [`Streams::enter`] and leaving.
+    inside: AtomicU32,
+    /// Launches since the last mark.
+    since_mark: AtomicU32,
+    /// Number last given out in this stream.
+    last: AtomicU64,
+    /// Value of the last mark that was put into the stream.
+    marked: AtomicU64,
+    /// The stream; 0: none.
+    handle: AtomicU64,
+    /// The stream is gone; the slot is free again once the device has passed this.
+    retired: AtomicU64,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            inside: AtomicU32::new(0),
+            since_mark: AtomicU32::new(0),
+            last: AtomicU64::new(0),
+            marked: AtomicU64::new(0),
+            handle: AtomicU64::new(0),
+            retired: AtomicU64::new(0),
+        }
+    }
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Streams {
+    cells: [AtomicU64; CELLS],
+    slots: [CacheLine<Slot>; STREAM_SLOTS],
+    /// Numbers given out.
+    sequence: CacheLine<AtomicU64>,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Streams {
+    /// Knows only the default stream.
+    pub const fn new() -> Self {
+        Self {
+            cells: [const { AtomicU64::new(0) }; CELLS],
+            slots: [const { CacheLine(Slot::new()) }; STREAM_SLOTS],
+            sequence: CacheLine(AtomicU64::new(0)),
+        }
+    }
+
+    #[inline]
+    fn slot(&self, slot: u8) -> &Slot {
+        &self.slots[usize::from(slot) % STREAM_SLOTS].0
+    }
+
+    /// The slot of `stream`; `None`: it has none yet.
+    #[inline]
+    pub fn find(&self, stream: Handle) -> Option<u8> {
+        match stream {
+            0 | STREAM_LEGACY => return Some(LEGACY_SLOT),
+            STREAM_PER_THREAD => return Some(SHARED_SLOT),
+            _ => {}
+        }
+        if stream as u64 >> (64 - SLOT_BITS) != 0 {
+            return Some(SHARED_SLOT);
+        }
+        let start = start_of(stream);
+        for step in 0..WINDOW {
+            let cell = self.cells[(start + step) % CELLS].load(Ordering::Relaxed);
+            if cell >> SLOT_BITS == stream as u64 {
+                return Some(cell as u8);
+            }
+        }
+        None
+    }
+
+    /// Gives `stream` a slot of its own, or the shared one. Under the writers' lock.
+    /// `passed` says whether the device has passed a number in a slot.
+    pub fn assign(&self, stream: Handle, passed: impl Fn(u8, u64) -> bool) -> u8 {
+        if let Some(slot) = self.find(stream) {
+            return slot;
+        }
+        let start = start_of(stream);
+        let cell = (0..WINDOW)
+            .map(|step| &self.cells[(start + step) % CELLS])
+            .find(|cell| cell.load(Ordering::Relaxed) == 0);
+        let Some(cell) = cell else { return SHARED_SLOT };
+        let slot = (LEGACY_SLOT + 1..SHARED_SLOT).find(|slot| {
+            let Slot { handle, retired, .. } = self.slot(*slot);
+            let retired = retired.load(Ordering::Relaxed);
+            handle.load(Ordering::Relaxed) == 0 && (retired == 0 || passed(*slot, retired))
+        });
+        let slot = slot.unwrap_or(SHARED_SLOT);
+        if slot != SHARED_SLOT {
+            let state = self.slot(slot);
+            state.handle.store(stream as u64, Ordering::Relaxed);
+            state.retired.store(0, Ordering::Relaxed);
+            state.since_mark.store(0, Ordering::Relaxed);
+        }
+        cell.store((stream as u64) << SLOT_BITS | u64::from(slot), Ordering::Release);
+        slot
+    }
+
+    /// The stream is about to be destroyed. Under the writers' lock. Its slot is used again
+    /// only after the device has passed everything that the stream was given.
+    pub fn retire(&self, stream: Handle) {
+        if matches!(stream, 0 | STREAM_LEGACY | STREAM_PER_THREAD) {
+            return;
+        }
+        let start = start_of(stream);
+        for step in 0..WINDOW {
+            let cell = &self.cells[(start + step) % CELLS];
+            let value = cell.load(Ordering::Relaxed);
+            if value >> SLOT_BITS != stream as u64 {
+                continue;
+            }
+            cell.store(0, Ordering::Relaxed);
+            let slot = value as u8;
+            if slot != SHARED_SLOT {
+                let state = self.slot(slot);
+                state.retired.store(state.last.load(Ordering::Relaxed), Ordering::Relaxed);
+                state.handle.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Forgets all streams: their context is gone, nothing of them runs any more.
+    pub fn clear(&self) {
+        for cell in &self.cells {
+            cell.store(0, Ordering::Relaxed);
+        }
+        for CacheLine(slot) in &self.slots {
+            slot.handle.store(0, Ordering::Relaxed);
+            slot.retired.store(0, Ordering::Relaxed);
+            slot.marked.store(slot.last.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// A thread is about to give `slot` something to do. Until it leaves, no mark of this
+    /// slot is made by another, and no shared memory that it may use is unmapped.
+    #[inline]
+    pub fn enter(&self, slot: u8) -> Inside<'_> {
+        let slot = self.slot(slot);
+        slot.inside.fetch_add(1, Ordering::SeqCst);
+        Inside { slot }
+    }
+
+    /// The next number, for something put into the slot that was entered.
+    #[inline]
+    pub fn next(&self, inside: &Inside<'_>) -> u64 {
+        let number = self.sequence.0.fetch_add(1, Ordering::SeqCst) + 1;
+        inside.slot.last.fetch_max(number, Ordering::Relaxed);
+        number
+    }
+
+    /// The number last given out.
+    pub fn current(&self) -> u64 {
+        self.sequence.0.load(Ordering::SeqCst)
+    }
+
+    /// Something now depends on this slot's progress reaching the present number (memory
+    /// was freed in its order): the stream is worth a mark although nothing new runs.
+    pub fn want_mark(&self, slot: u8) -> u64 {
+        let number = self.current();
+        self.slot(slot).last.fetch_max(number, Ordering::Relaxed);
+        number
+    }
+
+    /// The value for a mark in `slot`, if one is true now. `own`: entries that the caller
+    /// itself holds.
+    pub fn mark_value(&self, slot: u8, own: u32) -> Option<u64> {
+        if slot == SHARED_SLOT {
+            return None;
+        }
+        // The order matters: who took a number up to `value` had entered before.
+        let value = self.sequence.0.load(Ordering::SeqCst);
+        (self.slot(slot).inside.load(Ordering::SeqCst) == own).then_some(value)
+    }
+
+    /// Counts a launch in `slot`; `true` once there were `stride` since the last mark.
+    #[inline]
+    pub fn is_mark_due(&self, slot: u8, stride: u32) -> bool {
+        let since = &self.slot(slot).since_mark;
+        slot != SHARED_SLOT && since.fetch_add(1, Ordering::Relaxed) + 1 >= stride.max(1)
+    }
+
+    /// A mark of `value` was put into the stream, or the host has seen it idle.
+    pub fn note_mark(&self, slot: u8, value: u64) {
+        let slot = self.slot(slot);
+        slot.since_mark.store(0, Ordering::Relaxed);
+        slot.marked.fetch_max(value, Ordering::Relaxed);
+    }
+
+    /// Number last given out in `slot`, if no mark covers it yet.
+    pub fn unmarked(&self, slot: u8) -> Option<u64> {
+        let state = self.slot(slot);
+        let last = state.last.load(Ordering::Relaxed);
+        (slot != SHARED_SLOT && last > state.marked.load(Ordering::Relaxed)).then_some(last)
+    }
+
+    /// The stream in `slot`; for the legacy default stream 0. `None`: no stream.
+    pub fn stream(&self, slot: u8) -> Option<Handle> {
+        match self.slot(slot).handle.load(Ordering::Relaxed) {
+            0 if slot == LEGACY_SLOT => Some(0),
+            0 => None,
+            handle => usize::try_from(handle).ok(),
+        }
+    }
+
+    /// No thread is inside `slot` at this moment.
+    pub fn is_empty(&self, slot: u8) -> bool {
+        self.slot(slot).inside.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// A thread is inside a slot while this lives.
+#[derive(Debug)]
+pub struct Inside<'a> {
+    slot: &'a Slot,
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.slot.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether a device's word (the low 32 bits of a number) says that `number` was passed.
+#[inline]
+pub fn has_passed(word: u32, number: u64) -> bool {
+    // Numbers in flight are far closer to each other than half of 32 bits.
+    (word.wrapping_sub(number as u32) as i32) >= 0
+}
+
+#[inline]
+fn start_of(stream: Handle) -> usize {
+    ((stream as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % CELLS
+}
+
+#[cfg(test)]
+mod tests;
