@@ -64,9 +64,20 @@ impl Daemon {
     }
 
     pub fn start_in(directory: tempfile::TempDir, arguments: &[&str], config: &str) -> Daemon {
+        Daemon::try_start(directory, arguments, config, |_| {}).expect("the daemon gets ready")
+    }
+
+    /// `Err`: what it said before it ended.
+    pub fn try_start(
+        directory: tempfile::TempDir,
+        arguments: &[&str],
+        config: &str,
+        prepare: impl FnOnce(&mut Command),
+    ) -> Result<Daemon, String> {
         let file = directory.path().join("config.toml");
         std::fs::write(&file, config).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_oversubd"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oversubd"));
+        command
             .arg("--config")
             .arg(&file)
             .arg("--socket")
@@ -74,33 +85,36 @@ impl Daemon {
             .args(["--http", "127.0.0.1:0", "--log-format", "json"])
             .args(arguments)
             .env("OVERSUBD_LOG", "info")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::piped());
+        prepare(&mut command);
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut said = String::new();
         let http = loop {
-            let line = lines
-                .next()
-                .expect("the daemon ended before it was ready")
-                .unwrap();
-            let Ok(line) = serde_json::from_str::<serde_json::Value>(&line) else {
-                panic!("the daemon said: {line}");
+            let Some(line) = lines.next() else {
+                child.wait().unwrap();
+                return Err(said);
             };
-            if line["message"] == "ready" {
-                break line["http"].as_str().unwrap_or_default().to_owned();
+            let line = line.unwrap();
+            said.push_str(&line);
+            match serde_json::from_str::<serde_json::Value>(&line) {
+                Ok(line) if line["message"] == "ready" => {
+                    break line["http"].as_str().unwrap_or_default().to_owned();
+                }
+                _ => {}
             }
         };
         // Go on reading, so that the daemon never waits for us.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                eprintln!("daemon: {line}")
+                eprintln!("daemon: {line}");
             }
         });
-        Daemon {
+        Ok(Daemon {
             directory,
             child,
             http,
-        }
+        })
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -159,6 +173,15 @@ impl Daemon {
             .lines()
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
         Some(line.parse().unwrap())
+    }
+}
+
+impl Daemon {
+    /// Kills it at once; its directory stays.
+    pub fn kill(mut self) -> tempfile::TempDir {
+        self.signal(Signal::SIGKILL);
+        self.child.wait().unwrap();
+        std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap())
     }
 }
 
