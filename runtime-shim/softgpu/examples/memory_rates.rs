@@ -123,6 +123,27 @@ fn rates() -> [f64; 4] {
     all.map(median)
 }
 
+/// How much longer than the bare link a kernel takes that sweeps over 1.5 times the
+/// device: every block goes out and comes in, one after the other, plus the batches' cost.
+fn demand_over_link() -> f64 {
+    let config = Config {
+        memory_bytes: 64 * BLOCK_BYTES,
+        ..Config::default()
+    };
+    let device = Device::new(config.clone()).expect("device");
+    let bytes = 96 * BLOCK_BYTES;
+    let address = device.alloc_managed(bytes).expect("managed memory");
+    let view = device.to_device_view(address).expect("view");
+    run(&device, &SUM, &[view, bytes]);
+    run(&device, &SUM, &[view, bytes]);
+    let before = device.counters().snapshot();
+    let took = run(&device, &SUM, &[view, bytes]).as_secs_f64();
+    let after = device.counters().snapshot();
+    let moved = after.bytes_in() - before.bytes_in() + after.bytes_out() - before.bytes_out();
+    let fixed = config.fault.as_secs_f64() * (after.batches - before.batches) as f64;
+    took / (moved as f64 / config.link_in_bytes_per_s as f64 + fixed)
+}
+
 fn main() {
     let mut figures: Vec<(&str, f64)> = Vec::new();
     let link = Config::default().link_in_bytes_per_s as f64;
@@ -133,6 +154,11 @@ fn main() {
         "both_out_share",
     ];
     figures.extend(names.into_iter().zip(rates().map(|rate| rate / link)));
+
+    figures.push((
+        "demand_sweep_over_link",
+        median((0..3).map(|_| demand_over_link()).collect()),
+    ));
 
     let device = fast();
     let blocks = 64;

@@ -39,11 +39,8 @@ fn managed_blocks_make_room_for_device_memory_and_keep_their_content() {
     assert_eq!(device.resident_bytes(), 4 * BLOCK_BYTES);
     launch(&device, &MIX, taken, 4 * BLOCK_BYTES, 1);
     // SAFETY: allocated above, no kernel runs.
-    assert!(
-        unsafe { words(managed, bytes) }
-            .iter()
-            .all(|word| *word == 5)
-    );
+    let view = unsafe { words(managed, bytes) };
+    assert!(view.iter().all(|word| *word == 5));
 }
 
 #[test]
@@ -137,11 +134,8 @@ fn a_kernel_that_leaves_its_memory_ends_with_the_address() {
     // The device works on.
     launch(&device, &MIX, managed, BLOCK_BYTES, 3);
     // SAFETY: allocated above, no kernel runs.
-    assert!(
-        unsafe { words(managed, BLOCK_BYTES) }
-            .iter()
-            .all(|word| *word == 3)
-    );
+    let view = unsafe { words(managed, BLOCK_BYTES) };
+    assert!(view.iter().all(|word| *word == 3));
 }
 
 #[test]

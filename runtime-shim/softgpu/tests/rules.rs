@@ -202,7 +202,7 @@ fn a_whole_overwrite_fetches_nothing_and_a_partial_one_its_granules() {
         .memset(base, Fill::Bytes(7), BLOCK_BYTES)
         .expect("memset");
     assert_eq!(counted(&device).bytes_in(), 0);
-    let source = vec![9u8; 100];
+    let source = [9u8; 100];
     let from = Place::Host(source.as_ptr() as u64);
     // SAFETY: the source has 100 bytes.
     unsafe { device.copy(Place::Device(base + BLOCK_BYTES + 50), from, 100) }.expect("copy");

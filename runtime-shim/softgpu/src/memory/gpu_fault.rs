@@ -14,6 +14,9 @@ use crate::probes;
 /// `uvm_perf_fault_batch_count` (uvm_gpu_replayable_faults.c:72).
 pub const BATCH_LIMIT: usize = 256;
 
+/// Most lateness that is carried from one batch to the next: about a block's transfer.
+const MOST_DEBT_NS: f64 = 2_000_000.0;
+
 /// One faulting access of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuFault {
@@ -42,7 +45,10 @@ impl Memory {
         let number = self.next_batch();
         faults.sort_unstable_by_key(|fault| fault.address);
         let (mut pages, mut pins) = (0, 0);
-        let mut transfer = self.link_in.begin();
+        // What the last batch took longer than its transfers and its fixed cost, because this
+        // machine wakes threads late, is taken off this one: the mean is the model's.
+        let mut debt = lock(&self.batch_debt_ns);
+        let mut transfer = self.link_in.begin_at(began - *debt);
         for group in faults.chunk_by(|a, b| a.address / BLOCK_BYTES == b.address / BLOCK_BYTES) {
             let Some(block) = self.block_of(group[0].address) else {
                 group
@@ -83,24 +89,12 @@ impl Memory {
         lock(&self.pool).unpin_all();
         self.counters.faults.add(pages);
         self.counters.batches.add(1);
-        let spent = now_ns() - began;
-        let fixed = self.config.fault.as_nanos() as f64;
-        self.charge(fixed);
-        probes::oversub_softgpu_batch(number, pages, (spent + fixed) as u64);
-    }
-
-    /// Spends the fixed cost of a batch. What a sleep took too long is taken off the next
-    /// ones, so that the mean is right on a machine that wakes threads late.
-    fn charge(&self, fixed_ns: f64) {
-        const MOST_DEBT_NS: f64 = 500_000.0;
-        if fixed_ns <= 0.0 {
-            return;
-        }
-        let mut debt = lock(&self.charge_debt_ns);
-        let now = now_ns();
-        let due = now + fixed_ns - *debt;
+        let due = transfer.end_ns() + self.config.fault.as_nanos() as f64;
         sleep_until_ns(due);
-        *debt = (now_ns() - due).clamp(0.0, MOST_DEBT_NS);
+        let over = now_ns();
+        *debt = (over - due).clamp(0.0, MOST_DEBT_NS);
+        drop(debt);
+        probes::oversub_softgpu_batch(number, pages, (over - began) as u64);
     }
 }
 

@@ -13,7 +13,7 @@ use super::lock;
 const QUANTUM_NS: f64 = 200_000.0;
 /// How late a transfer may come back and still count as having kept the link busy: the
 /// hardware's copy queue does not wait for a thread to be scheduled.
-const LATE_NS: f64 = 2_000_000.0;
+const LATE_NS: f64 = 10_000_000.0;
 /// Calls that follow each other so closely were queued, and the hardware has no gap there.
 const QUEUED_NS: f64 = 150_000.0;
 

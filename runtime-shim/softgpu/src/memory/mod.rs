@@ -182,8 +182,8 @@ pub(crate) struct Memory {
     link_in: Link,
     link_out: Link,
     batch_id: AtomicU64,
-    /// How much longer than asked the fixed costs of batches have taken, nanoseconds.
-    charge_debt_ns: Mutex<f64>,
+    /// How much longer than modelled the last batch of faults took, nanoseconds.
+    batch_debt_ns: Mutex<f64>,
 }
 
 impl Memory {
@@ -201,7 +201,7 @@ impl Memory {
             link_in: Link::new(config.link_in_bytes_per_s),
             link_out: Link::new(config.link_out_bytes_per_s),
             batch_id: AtomicU64::new(0),
-            charge_debt_ns: Mutex::new(0.0),
+            batch_debt_ns: Mutex::new(0.0),
             areas,
             config,
         })
