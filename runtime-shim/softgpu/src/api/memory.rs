@@ -16,7 +16,12 @@ const PITCH: usize = 512;
 /// `CU_MEM_ATTACH_GLOBAL`, `CU_MEM_ATTACH_HOST`.
 const ATTACH: std::ops::RangeInclusive<c_uint> = 1..=2;
 
-fn allocate(bytes: usize, kind: Kind, context: &'static Context) -> Result<u64, CuResult> {
+fn allocate(
+    bytes: usize,
+    kind: Kind,
+    context: &'static Context,
+    pooled: bool,
+) -> Result<u64, CuResult> {
     if bytes == 0 {
         return Err(CuResult::INVALID_VALUE);
     }
@@ -31,7 +36,7 @@ fn allocate(bytes: usize, kind: Kind, context: &'static Context) -> Result<u64, 
         result => result,
     };
     let address = address.map_err(result_of)?;
-    allocations::note(address, context, false);
+    allocations::note(address, context, pooled);
     Ok(address)
 }
 
@@ -41,7 +46,7 @@ pub(super) unsafe fn alloc(to: *mut DevicePtr, bytes: usize) -> Answer {
     if to.is_null() {
         return Err(CuResult::INVALID_VALUE);
     }
-    let address = allocate(bytes, Kind::Device, context)?;
+    let address = allocate(bytes, Kind::Device, context, false)?;
     // SAFETY: the program's pointer.
     unsafe { put(to, address) }
 }
@@ -62,7 +67,7 @@ pub(super) unsafe fn alloc_pitch(
         .checked_next_multiple_of(PITCH)
         .ok_or(CuResult::INVALID_VALUE)?;
     let bytes = row.checked_mul(height).ok_or(CuResult::INVALID_VALUE)?;
-    let address = allocate(bytes, Kind::Device, context)?;
+    let address = allocate(bytes, Kind::Device, context, false)?;
     // SAFETY: the program's pointers.
     unsafe {
         put(pitch, row)?;
@@ -76,7 +81,7 @@ pub(super) unsafe fn alloc_managed(to: *mut DevicePtr, bytes: usize, flags: c_ui
     if to.is_null() || !ATTACH.contains(&flags) {
         return Err(CuResult::INVALID_VALUE);
     }
-    let address = allocate(bytes, Kind::Managed, context)?;
+    let address = allocate(bytes, Kind::Managed, context, false)?;
     // SAFETY: the program's pointer.
     unsafe { put(to, address) }
 }
@@ -107,8 +112,7 @@ pub(super) unsafe fn alloc_async(
         return Err(CuResult::INVALID_VALUE);
     }
     // The memory is there at once, which is no later than its turn in the stream.
-    let address = allocate(bytes, Kind::Device, stream.context())?;
-    allocations::note(address, stream.context(), true);
+    let address = allocate(bytes, Kind::Device, stream.context(), true)?;
     // SAFETY: the program's pointer.
     unsafe { put(to, address) }
 }
