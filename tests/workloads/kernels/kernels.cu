@@ -77,7 +77,7 @@ GLOBAL void gather_rows(const u32 *table, u32 *out, u32 rows, u32 slots, u32 per
   u32 acc = out[i];
   for (u32 j = 0; j < per_slot; ++j) {
     u32 row = (u32)(((u64)hash_word(slot * per_slot + j, key) * rows) >> 32);
-    acc = acc * 0x9E3779B1u + table[(u64)row * 16 + lane];
+    acc = (acc ^ (acc >> 15)) * 0x9E3779B1u + table[(u64)row * 16 + lane];
   }
   out[i] = acc;
 }

@@ -43,7 +43,9 @@ unsafe fn gather_rows_body(_: &Shape, words: &[u64], piece: u64) {
         let line: &[[u32; ROW]] = unsafe { read(table, row as usize, 1) };
         let [line] = line else { return };
         for (acc, value) in acc.iter_mut().zip(line) {
-            *acc = acc.wrapping_mul(0x9E37_79B1).wrapping_add(*value);
+            *acc = (*acc ^ (*acc >> 15))
+                .wrapping_mul(0x9E37_79B1)
+                .wrapping_add(*value);
         }
     }
     *out = acc;

@@ -187,7 +187,8 @@ fn gather_folds_the_hashed_rows_in_order() {
         let (slot, lane) = (i as u32 >> 4, i & 15);
         let want = (0..per_slot).fold(start, |acc, j| {
             let row = (u64::from(hash(slot * per_slot + j, key)) * u64::from(rows)) >> 32;
-            acc.wrapping_mul(0x9E3779B1)
+            (acc ^ (acc >> 15))
+                .wrapping_mul(0x9E3779B1)
                 .wrapping_add(table[row as usize * 16 + lane])
         });
         assert_eq!(*got, want, "word {i}");

@@ -1,0 +1,63 @@
+//! Reads and writes a large state from end to end, again and again, as stencils, solvers
+//! and optimizers do.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use oversub_workloads::args::{self, Common};
+use oversub_workloads::device::Device;
+use oversub_workloads::report::{Footprint, Report, timed_loop};
+use oversub_workloads::size::MIB;
+use oversub_workloads::sweep::{CHUNK_WORDS, Step, chunks, fill_seed, reference, state_words};
+
+/// Reads and writes a large state from end to end in every iteration, 8 MiB a launch
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    common: Common,
+}
+
+fn main() -> ExitCode {
+    args::run(|arguments: &Arguments| &arguments.common, sweep)
+}
+
+fn sweep(arguments: &Arguments) -> anyhow::Result<Report> {
+    let Common {
+        seed,
+        iterations,
+        bytes,
+        ..
+    } = arguments.common;
+    let words = state_words(bytes.unwrap_or(768 * MIB))?;
+    let iterations = iterations.unwrap_or(10);
+    let device = Device::open()?;
+    let state = device.allocate(words * 4)?;
+    for (first, count) in chunks(words, CHUNK_WORDS) {
+        device.fill_u32(state.word(first), count, first as u32, fill_seed(seed))?;
+    }
+    device.synchronize()?;
+
+    let times = timed_loop("sweep", iterations, |iteration| {
+        let step = Step::of(iteration, seed);
+        for (first, count) in chunks(words, CHUNK_WORDS) {
+            device.sweep_step(state.word(first), count, step)?;
+        }
+        device.synchronize()?;
+        Ok(None)
+    })?;
+
+    let checksum = device.checksum(&state, words, 0)?;
+    let footprint = Footprint {
+        bytes: device.peak_bytes(),
+        persistent_bytes: device.peak_bytes(),
+        born_bytes_per_iteration: 0,
+    };
+    Ok(Report::new(
+        "sweep",
+        footprint,
+        times,
+        checksum,
+        reference(words, iterations, seed),
+    ))
+}
