@@ -64,12 +64,6 @@ pub enum MemoryError {
         /// Length.
         bytes: u64,
     },
-    /// A kernel accessed an address where nothing is allocated. The kernel was ended.
-    #[error("a kernel accessed {address:#x}, which is in no allocation; check its parameters")]
-    IllegalAccess {
-        /// The address, as the program sees it.
-        address: u64,
-    },
     /// A request that this device does not know how to honour.
     #[error("{0} is not supported by the soft GPU")]
     NotSupported(&'static str),
@@ -330,6 +324,12 @@ impl Device {
     /// waiting for a migration that is under way.
     pub fn needs_transfer(&self, address: u64, bytes: u64, to: Location) -> bool {
         self.memory.needs_transfer(address, bytes, to)
+    }
+
+    /// Whether a prefetch would move content over the link, or make room first, as far as
+    /// can be told without waiting: what does neither need not stand in a copy engine's line.
+    pub fn needs_link(&self, address: u64, bytes: u64, to: Location) -> bool {
+        self.memory.needs_link(address, bytes, to)
     }
 
     /// Declares the content of a managed range dead: undefined until written or

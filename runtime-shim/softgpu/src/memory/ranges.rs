@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use super::density::{GRANULE_BYTES, Mask, span};
 use super::migrate::{In, Out, Patience};
-use super::{Advice, Allocation, BLOCK_BYTES, Kind, Location, Memory, MemoryError, RangeState};
+use super::{
+    Advice, Allocation, BLOCK_BYTES, Kind, Location, Memory, MemoryError, RangeState, lock,
+};
 
 /// The part of a range that lies in one block.
 #[derive(Clone, Copy, Debug)]
@@ -123,6 +125,30 @@ impl Memory {
             (Some(state), Location::Device) => part.touched & state.valid & !state.device != 0,
             (Some(state), Location::Host) => part.touched & state.device != 0,
         })
+    }
+
+    /// See [`super::Device::needs_link`].
+    pub fn needs_link(&self, address: u64, bytes: u64, to: Location) -> bool {
+        let Ok(parts) = self.managed_parts(address, bytes) else {
+            return false;
+        };
+        let mut frames = 0;
+        for part in parts {
+            // It is being migrated: what is left to do shows when that is over.
+            let Some(state) = self.blocks.try_lock(part.block) else {
+                return true;
+            };
+            let moves = match to {
+                Location::Device => part.touched & state.host,
+                Location::Host => part.touched & state.device,
+            };
+            if moves != 0 {
+                return true;
+            }
+            frames += u32::from(to == Location::Device && state.chunk.is_none());
+        }
+        // Without a free frame a victim's content goes over the link.
+        frames > 0 && frames > lock(&self.pool).free_frames()
     }
 
     /// See [`super::Device::discard`]. As UVM_DISCARD with UNMAP (580): both views lose

@@ -4,6 +4,7 @@
 //! handler that was there before, and runs on the fibre's stack (no SA_ONSTACK), without
 //! blocking the signal (SA_NODEFER), as other fibres fault while one is suspended in it.
 
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +17,11 @@ use crate::memory::MemoryError;
 static PREVIOUS: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static PREVIOUS_FLAGS: AtomicUsize = AtomicUsize::new(0);
 static INSTALL: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// This thread is in a handler that was given a signal from here.
+    static HANDED_ON: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Installs the handler, unless it is installed. A program that has set its own since is
 /// kept as the one to hand other signals to.
@@ -68,7 +74,12 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         unsafe { *libc::__errno_location() = errno };
         return;
     }
-    let previous = PREVIOUS.load(Ordering::Acquire);
+    // A later handler of the program's may hand on to us in turn: the second time round
+    // the signal gets its default action.
+    let previous = match HANDED_ON.replace(true) {
+        false => PREVIOUS.load(Ordering::Acquire),
+        true => libc::SIG_DFL,
+    };
     let flags = PREVIOUS_FLAGS.load(Ordering::Relaxed) as libc::c_int;
     match previous {
         libc::SIG_DFL | libc::SIG_IGN => {
@@ -89,4 +100,5 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
             next(signal);
         }
     }
+    HANDED_ON.set(false);
 }
