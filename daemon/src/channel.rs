@@ -190,8 +190,9 @@ impl Channel {
     }
 
     fn wake_executor(&self) {
-        // The executor's descriptor blocks only at 2^64 - 2 unread wake-ups, which a client
-        // can bring about itself: ask first, so that it cannot hold us.
+        // The executor's descriptor blocks only at 2^64 - 2 unread wake-ups, which only a
+        // client can bring about, against itself: ask first. One that fills it between the
+        // two calls could hold this GPU's thread until the service manager's watchdog sees.
         let mut poll = [nix::poll::PollFd::new(
             self.commands_wake.as_fd(),
             nix::poll::PollFlags::POLLOUT,

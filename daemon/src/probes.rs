@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -56,6 +57,7 @@ pub struct Probes {
     facts: HostFacts,
     attach: Option<SyncSender<Wanted>>,
     off: Option<String>,
+    lost: AtomicU64,
 }
 
 struct Shared {
@@ -115,6 +117,7 @@ impl Probes {
             facts,
             attach,
             off,
+            lost: AtomicU64::new(0),
         }
     }
 
@@ -179,10 +182,19 @@ impl Probes {
         self.off.clone()
     }
 
-    /// Events lost between kernel and daemon.
+    /// Events lost between the kernel and the engines.
     pub fn drops(&self) -> u64 {
         let intake = lock(&self.shared.intake);
-        intake.drops().saturating_add(intake.undecodable())
+        let lost = self.lost.load(Ordering::Relaxed);
+        intake
+            .drops()
+            .saturating_add(intake.undecodable())
+            .saturating_add(lost)
+    }
+
+    /// So many events found no room on their way to another engine thread.
+    pub fn lost(&self, events: u64) {
+        self.lost.fetch_add(events, Ordering::Relaxed);
     }
 
     /// What is known of the host.
@@ -231,6 +243,10 @@ fn start_attacher(shared: &Arc<Shared>) -> Option<SyncSender<Wanted>> {
 }
 
 fn attach_all(shared: &Shared, receiver: &Receiver<Wanted>) {
+    // Capabilities belong to threads, and this one began before the others gave theirs up.
+    if let Err(error) = crate::privileges::drop_capabilities() {
+        tracing::warn!(%error, "cannot give up capabilities in the attaching thread");
+    }
     while let Ok(wanted) = receiver.recv() {
         let pid = wanted.pid;
         let result = locate(&wanted).and_then(|path| {

@@ -3,7 +3,7 @@
 mod thread;
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -16,7 +16,7 @@ use crate::control::SessionView;
 use crate::metrics::Metrics;
 use crate::probes::{Probes, Seen};
 use crate::session::Session;
-use thread::EngineThread;
+use thread::{EngineThread, Shared};
 
 /// Label of soft GPUs: each belongs to its process, all share one thread.
 pub const SOFT: &str = "soft";
@@ -38,11 +38,15 @@ pub(crate) enum Message {
     Stop,
 }
 
+/// Probe events that may wait for one engine thread; further ones are lost and counted.
+const MAX_PROBE_EVENTS: usize = 1 << 16;
+
 /// The way to one engine thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Mailbox {
     sender: Sender<Message>,
     wake: Arc<EventFd>,
+    probe_events: Arc<AtomicUsize>,
 }
 
 impl Mailbox {
@@ -52,6 +56,56 @@ impl Mailbox {
         // The counter cannot fill: the thread reads it whenever it wakes.
         let _ = self.wake.write(1);
         sent
+    }
+
+    /// `false`: it has no room for probe events now.
+    fn send_probe(&self, seen: Seen) -> bool {
+        if self.probe_events.fetch_add(1, Ordering::Relaxed) >= MAX_PROBE_EVENTS {
+            self.probe_events.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        self.send(Message::Probe(seen))
+    }
+}
+
+/// Which processes have sessions on which threads: where a probe event belongs.
+#[derive(Debug, Default)]
+pub(crate) struct Directory(Mutex<BTreeMap<u32, Vec<(u64, Mailbox)>>>);
+
+impl Directory {
+    fn enter(&self, pid: u32, session: u64, mailbox: &Mailbox) {
+        self.lock()
+            .entry(pid)
+            .or_default()
+            .push((session, mailbox.clone()));
+    }
+
+    fn leave(&self, pid: u32, session: u64) {
+        let mut processes = self.lock();
+        if let Some(sessions) = processes.get_mut(&pid) {
+            sessions.retain(|(number, _)| *number != session);
+            if sessions.is_empty() {
+                processes.remove(&pid);
+            }
+        }
+    }
+
+    /// Sends what was seen to the other threads with sessions of that process; how often
+    /// there was no room.
+    fn forward(&self, seen: &Seen, from: &Arc<EventFd>) -> u64 {
+        let processes = self.lock();
+        let sessions = seen.process.and_then(|pid| processes.get(&pid));
+        let others = sessions
+            .into_iter()
+            .flatten()
+            .filter(|(_, to)| !Arc::ptr_eq(&to.wake, from));
+        others
+            .filter(|(_, mailbox)| !mailbox.send_probe(*seen))
+            .count() as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Vec<(u64, Mailbox)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -65,8 +119,7 @@ pub trait SessionEnds: Send + Sync + std::fmt::Debug {
 #[derive(Debug)]
 pub struct Gpus {
     threads: Mutex<BTreeMap<String, Thread>>,
-    /// Everyone to whom probe events may go.
-    mailboxes: Arc<Mutex<Vec<Mailbox>>>,
+    directory: Arc<Directory>,
     metrics: Arc<Metrics>,
     ends: Arc<dyn SessionEnds>,
     probes: Arc<Probes>,
@@ -83,7 +136,7 @@ impl Gpus {
     pub fn new(metrics: Arc<Metrics>, ends: Arc<dyn SessionEnds>, probes: Arc<Probes>) -> Self {
         Self {
             threads: Mutex::default(),
-            mailboxes: Arc::default(),
+            directory: Arc::default(),
             metrics,
             ends,
             probes,
@@ -109,45 +162,42 @@ impl Gpus {
         let gpu = session.peer.gpu.clone();
         let mut threads = self.threads();
         if !threads.contains_key(&gpu) {
-            threads.insert(gpu.clone(), self.start(&gpu)?);
+            // The first thread drains the probes for all.
+            let drains = threads.is_empty();
+            threads.insert(gpu.clone(), self.start(&gpu, drains)?);
         }
-        let sent = threads
-            .get(&gpu)
-            .is_some_and(|thread| thread.mailbox.send(Message::Session(Box::new(session))));
-        if sent {
-            Ok(())
-        } else {
-            Err(std::io::Error::other("the engine thread has ended"))
+        let Some(thread) = threads.get(&gpu) else {
+            return Err(std::io::Error::other("no engine thread"));
+        };
+        let (pid, number) = (session.peer.pid, session.peer.session);
+        self.directory.enter(pid, number, &thread.mailbox);
+        if thread.mailbox.send(Message::Session(Box::new(session))) {
+            return Ok(());
         }
+        self.directory.leave(pid, number);
+        Err(std::io::Error::other("the engine thread has ended"))
     }
 
-    fn start(&self, gpu: &str) -> std::io::Result<Thread> {
+    fn start(&self, gpu: &str, drains: bool) -> std::io::Result<Thread> {
         let (sender, receiver) = mpsc::channel();
         let wake = Arc::new(EventFd::from_flags(
             EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
         )?);
+        let probe_events = Arc::new(AtomicUsize::new(0));
         let mailbox = Mailbox {
             sender,
             wake: Arc::clone(&wake),
+            probe_events: Arc::clone(&probe_events),
         };
-        // The first thread drains the probes for all.
-        let mut mailboxes = self
-            .mailboxes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let drains = mailboxes.is_empty();
-        mailboxes.push(mailbox.clone());
-        drop(mailboxes);
-        let thread = EngineThread::new(
-            gpu,
-            receiver,
-            wake,
-            self.metrics.histograms(gpu),
-            Arc::clone(&self.metrics),
-            Arc::clone(&self.ends),
-            Arc::clone(&self.probes),
-            drains.then(|| Arc::clone(&self.mailboxes)),
-        )?;
+        let shared = Shared {
+            histograms: self.metrics.histograms(gpu),
+            metrics: Arc::clone(&self.metrics),
+            ends: Arc::clone(&self.ends),
+            probes: Arc::clone(&self.probes),
+            directory: Arc::clone(&self.directory),
+            probe_events,
+        };
+        let thread = EngineThread::new(gpu, receiver, wake, shared, drains)?;
         let join = std::thread::Builder::new()
             .name(format!("gpu-{}", &gpu[..gpu.len().min(10)]))
             .spawn(move || thread.run())?;
@@ -225,9 +275,4 @@ pub fn available_bytes(hello: &Hello, reserve: u64) -> u64 {
     let free = hello.free_bytes.min(hello.device_bytes);
     let available = free.min(hello.device_bytes.saturating_sub(reserve));
     available / oversub_engine::BLOCK_BYTES * oversub_engine::BLOCK_BYTES
-}
-
-/// Asked by tests and the thread: the descriptor that wakes it.
-fn wake_fd(wake: &EventFd) -> std::os::fd::BorrowedFd<'_> {
-    wake.as_fd()
 }

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -20,7 +21,7 @@ use nix::sys::timer::{Expiration, TimerSetTimeFlags};
 use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
 use oversub_engine::{Bytes, Command, Micros};
 
-use super::{Mailbox, Message, SessionEnds, wake_fd};
+use super::{Directory, Message, SessionEnds};
 use crate::clock;
 use crate::limiter::Limiter;
 use crate::metrics::{GpuHistograms, Metrics};
@@ -46,16 +47,22 @@ enum End {
     Expelled(String),
 }
 
+/// What a thread shares with the rest of the daemon.
+pub(super) struct Shared {
+    pub histograms: GpuHistograms,
+    pub metrics: Arc<Metrics>,
+    pub ends: Arc<dyn SessionEnds>,
+    pub probes: Arc<Probes>,
+    pub directory: Arc<Directory>,
+    /// Probe events in the mailbox.
+    pub probe_events: Arc<AtomicUsize>,
+}
+
 pub(super) struct EngineThread {
     gpu: String,
     receiver: Receiver<Message>,
     wake: Arc<EventFd>,
-    histograms: GpuHistograms,
-    metrics: Arc<Metrics>,
-    ends: Arc<dyn SessionEnds>,
-    probes: Arc<Probes>,
-    /// Where probe events of other GPUs' sessions go; only in the thread that drains.
-    others: Option<Arc<Mutex<Vec<Mailbox>>>>,
+    shared: Shared,
     epoll: Epoll,
     timer: TimerFd,
     armed: Option<Micros>,
@@ -66,39 +73,31 @@ pub(super) struct EngineThread {
 }
 
 impl EngineThread {
-    #[allow(clippy::too_many_arguments)] // one caller, which has them all at hand
+    /// `drains`: it reads the probes, for all.
     pub(super) fn new(
         gpu: &str,
         receiver: Receiver<Message>,
         wake: Arc<EventFd>,
-        histograms: GpuHistograms,
-        metrics: Arc<Metrics>,
-        ends: Arc<dyn SessionEnds>,
-        probes: Arc<Probes>,
-        others: Option<Arc<Mutex<Vec<Mailbox>>>>,
+        shared: Shared,
+        drains: bool,
     ) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let timer = TimerFd::new(
             ClockId::CLOCK_MONOTONIC,
             TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
         )?;
-        epoll.add(
-            wake_fd(&wake),
-            EpollEvent::new(EpollFlags::EPOLLIN, MAILBOX),
-        )?;
+        epoll.add(wake.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, MAILBOX))?;
         epoll.add(timer.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, TIMER))?;
-        if others.is_some() {
-            probes.watch(&epoll, EpollEvent::new(EpollFlags::EPOLLIN, PROBES))?;
+        if drains {
+            shared
+                .probes
+                .watch(&epoll, EpollEvent::new(EpollFlags::EPOLLIN, PROBES))?;
         }
         Ok(Self {
             gpu: gpu.to_owned(),
             receiver,
             wake,
-            histograms,
-            metrics,
-            ends,
-            probes,
-            others,
+            shared,
             epoll,
             timer,
             armed: None,
@@ -158,7 +157,7 @@ impl EngineThread {
                         self.due.insert(number);
                     }
                     let took = clock::monotonic_ns().saturating_sub(began);
-                    self.histograms.decision.observe(took as f64 / 1e9);
+                    self.shared.histograms.decision.observe(took as f64 / 1e9);
                 }
                 Err(corrupt) => self.end(number, &End::Expelled(corrupt.to_string())),
             }
@@ -255,6 +254,7 @@ impl EngineThread {
                     let _ = answer.send(views);
                 }
                 Message::Probe(seen) => {
+                    self.shared.probe_events.fetch_sub(1, Ordering::Relaxed);
                     self.deliver(&seen);
                 }
                 Message::Stop => return false,
@@ -312,35 +312,26 @@ impl EngineThread {
     }
 
     fn drain_probes(&mut self) {
-        let probes = Arc::clone(&self.probes);
+        let probes = Arc::clone(&self.shared.probes);
         let mut elsewhere = Vec::new();
         probes.drain(|seen| {
-            if !self.deliver(&seen) && seen.process.is_some() {
+            if !self.deliver(&seen) {
                 elsewhere.push(seen);
             }
         });
-        if let Some(others) = self.others.clone()
-            && !elsewhere.is_empty()
-            && let Ok(others) = others.lock()
-        {
-            // The first is this thread.
-            for mailbox in others.iter().skip(1) {
-                for seen in &elsewhere {
-                    mailbox.send(Message::Probe(*seen));
-                }
-            }
-        }
+        let forward = |seen| self.shared.directory.forward(seen, &self.wake);
+        probes.lost(elsewhere.iter().map(forward).sum());
     }
 
     /// `false`: none of this thread's sessions is meant.
     fn deliver(&mut self, seen: &Seen) -> bool {
         let now = clock::now();
-        if let Some(seconds) = seen.service_seconds() {
-            self.histograms.fault_service.observe(seconds);
-        }
         for (number, session) in &mut self.sessions {
             if Some(session.peer.pid) == seen.process && session.probe(now, seen.event) {
                 self.due.insert(*number);
+                if let Some(seconds) = seen.service_seconds() {
+                    self.shared.histograms.fault_service.observe(seconds);
+                }
                 return true;
             }
         }
@@ -356,8 +347,9 @@ impl EngineThread {
         let _ = self.epoll.delete(session.socket.as_fd());
         session.channel().close();
         let view = session.view();
-        self.metrics.close(&view);
-        self.ends.ended(&view);
+        self.shared.directory.leave(session.peer.pid, number);
+        self.shared.metrics.close(&view);
+        self.shared.ends.ended(&view);
         let pid = session.peer.pid;
         match why {
             End::Gone => tracing::info!(
@@ -370,7 +362,7 @@ impl EngineThread {
                 tracing::info!(session = number, pid, "session ended: the daemon stops")
             }
             End::Expelled(reason) => {
-                self.metrics.sessions_expelled.inc();
+                self.shared.metrics.sessions_expelled.inc();
                 if let Some(suppressed) = EXPELLED.admit() {
                     tracing::warn!(
                         session = number,
