@@ -102,9 +102,9 @@ impl Context {
     #[cold]
     pub fn fail(&self, error: MemoryError) {
         let result = match error {
-            MemoryError::IllegalAccess { .. }
-            | MemoryError::IllegalAddress { .. }
-            | MemoryError::InvalidRange { .. } => CuResult::ILLEGAL_ADDRESS,
+            MemoryError::IllegalAddress { .. } | MemoryError::InvalidRange { .. } => {
+                CuResult::ILLEGAL_ADDRESS
+            }
             _ => CuResult::LAUNCH_FAILED,
         };
         let first = self

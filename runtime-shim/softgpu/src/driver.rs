@@ -124,9 +124,7 @@ pub fn result_of(error: MemoryError) -> CuResult {
     match error {
         MemoryError::OutOfMemory { .. } => CuResult::OUT_OF_MEMORY,
         MemoryError::InvalidRange { .. } => CuResult::INVALID_VALUE,
-        MemoryError::IllegalAccess { .. } | MemoryError::IllegalAddress { .. } => {
-            CuResult::ILLEGAL_ADDRESS
-        }
+        MemoryError::IllegalAddress { .. } => CuResult::ILLEGAL_ADDRESS,
         MemoryError::NotSupported(_) => CuResult::NOT_SUPPORTED,
         MemoryError::System { .. } => CuResult::OPERATING_SYSTEM,
     }

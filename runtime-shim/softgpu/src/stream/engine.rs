@@ -235,7 +235,7 @@ impl Engines {
     fn prefetch_unit<'a>(&self, ranges: impl Iterator<Item = &'a (u64, u64, Location)>) -> Unit {
         let mut unit = Unit::Local;
         for (address, bytes, to) in ranges {
-            if self.device.needs_transfer(*address, *bytes, *to) {
+            if self.device.needs_link(*address, *bytes, *to) {
                 match to {
                     Location::Device => return Unit::In,
                     Location::Host => unit = Unit::Out,
