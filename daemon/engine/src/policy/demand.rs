@@ -41,10 +41,19 @@ pub(crate) fn evict_in_order(
     if wanted == 0 {
         return;
     }
+    // What is about to be used goes only where the budget would break otherwise.
+    let over = have < 0;
+    let kept = |slot| {
+        if over {
+            world.running(slot)
+        } else {
+            world.guarded(slot)
+        }
+    };
     let victims: Vec<u32> = resident
         .iter()
         .map(|(_, slot)| slot)
-        .filter(|&slot| !world.running(slot) && !world.blocks.get(slot).refused)
+        .filter(|&slot| !kept(slot) && !world.blocks.get(slot).refused)
         .take(wanted)
         .collect();
     for slot in victims {

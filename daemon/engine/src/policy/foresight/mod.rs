@@ -30,8 +30,8 @@ pub(crate) struct Foresight {
 }
 
 impl Policy for Foresight {
-    fn faulted(&mut self, world: &World, slot: u32, _exec: u32) {
-        self.reach.missed(world, slot);
+    fn started(&mut self, world: &World, _exec: u32) {
+        self.reach.started(world);
     }
 
     fn decide(

@@ -46,9 +46,18 @@ impl Reach {
     /// Launches after which it is looked at.
     const LAUNCHES: u64 = 64;
 
-    /// A fault on a block: a miss if its use was known.
-    pub(crate) fn missed(&mut self, world: &World, slot: u32) {
-        self.missed |= world.running(slot);
+    /// A launch begins: it waits if a block of it is not there.
+    pub(crate) fn started(&mut self, world: &World) {
+        let Some(launch) = world.window.front() else {
+            return;
+        };
+        self.missed = self.missed
+            || world.slots(&launch.set).any(|slot| {
+                !matches!(
+                    world.blocks.get(slot).residency,
+                    Residency::Device | Residency::MovingOut
+                )
+            });
     }
 
     /// Widens or narrows, once in a while.
