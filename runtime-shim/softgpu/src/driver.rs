@@ -73,6 +73,7 @@ pub fn init() -> Result<(), CuResult> {
         eprintln!("soft GPU: {error}");
         CuResult::INVALID_VALUE
     })?;
+    let _quiet = SignalsBlocked::new();
     let device = match DEVICE.get() {
         Some(device) => device,
         None => {
@@ -91,6 +92,39 @@ pub fn init() -> Result<(), CuResult> {
     }
     STATE.store(READY, Ordering::Release);
     Ok(())
+}
+
+/// The program's signals stay with its own threads: the driver's begin with all blocked
+/// but those that a thread raises itself.
+struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    fn new() -> SignalsBlocked {
+        // SAFETY: both sets are initialised before they are used; the mask is the thread's.
+        unsafe {
+            let mut set = std::mem::zeroed();
+            let mut before = std::mem::zeroed();
+            libc::sigfillset(&mut set);
+            for own in [
+                libc::SIGBUS,
+                libc::SIGSEGV,
+                libc::SIGILL,
+                libc::SIGFPE,
+                libc::SIGTRAP,
+            ] {
+                libc::sigdelset(&mut set, own);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before);
+            SignalsBlocked(before)
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the mask that `new` found.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
 }
 
 extern "C" fn in_forked_child() {

@@ -111,6 +111,37 @@ fn the_counters_are_written_at_exit_and_calls_behind_it_are_refused() {
 }
 
 #[test]
+fn the_driver_leaves_the_program_its_signals() {
+    if let Some(output) = in_child("the_driver_leaves_the_program_its_signals", &[]) {
+        return passed(&output);
+    }
+    driver::init();
+    // A thread gives itself its name when it first runs.
+    let mut threads = 0;
+    while threads < 5 {
+        threads = 0;
+        for task in std::fs::read_dir("/proc/self/task").expect("threads") {
+            let status = task.expect("a thread").path().join("status");
+            let status = std::fs::read_to_string(status).expect("its status");
+            let line = |key: &str| {
+                let line = status.lines().find_map(|l| l.strip_prefix(key));
+                line.expect("as the kernel writes it").trim().to_owned()
+            };
+            if !line("Name:").starts_with("softgpu-") {
+                continue;
+            }
+            threads += 1;
+            let blocked = u64::from_str_radix(&line("SigBlk:"), 16).expect("a number");
+            let bit = |signal: i32| (blocked >> (signal - 1)) & 1;
+            assert_eq!(
+                (bit(libc::SIGINT), bit(libc::SIGCHLD), bit(libc::SIGBUS)),
+                (1, 1, 0)
+            );
+        }
+    }
+}
+
+#[test]
 fn a_forked_child_is_told_that_it_has_no_driver_and_the_parent_goes_on() {
     let name = "a_forked_child_is_told_that_it_has_no_driver_and_the_parent_goes_on";
     if let Some(output) = in_child(name, &[]) {

@@ -156,6 +156,21 @@ fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
 }
 
 #[test]
+fn asking_for_the_legacy_stream_enqueues_nothing() {
+    let context = Context::new();
+    let blocking = context.stream(0);
+    let gate = Gate::new(&context);
+    gate.stop(blocking, 1);
+    // Many more than a stream takes: none of them waits for room.
+    for _ in 0..5000 {
+        assert_eq!(query(StreamHandle(0)), CuResult::NOT_READY);
+    }
+    gate.set(1);
+    synchronize(StreamHandle(0));
+    assert_eq!(query(StreamHandle(0)), CuResult::SUCCESS);
+}
+
+#[test]
 fn a_non_blocking_stream_takes_no_part_in_that() {
     let context = Context::new();
     let (held, free) = (context.stream(NON_BLOCKING), context.stream(NON_BLOCKING));

@@ -49,26 +49,29 @@ pub(super) unsafe fn destroy(handle: StreamHandle) -> Answer {
     Ok(())
 }
 
-/// The point to wait for; the legacy stream's is behind the work of all blocking streams.
-fn end_of(stream: &'static Stream) -> u64 {
-    if std::ptr::eq(stream, stream.context().legacy()) {
-        let busy = |s: &&Stream| s.completed() < s.enqueued();
-        if stream.context().blocking_streams().iter().any(busy) {
-            return stream.push(Op::Mark);
-        }
-    }
-    stream.enqueued()
+/// Whether it is a legacy stream with unfinished work in streams that it waits for.
+fn is_behind_others(stream: &'static Stream) -> bool {
+    let context = stream.context();
+    std::ptr::eq(stream, context.legacy())
+        && context
+            .blocking_streams()
+            .iter()
+            .any(|s| s.completed() < s.enqueued())
 }
 
 pub(super) unsafe fn synchronize(default: DefaultStream, handle: StreamHandle) -> Answer {
     let stream = stream(default, handle)?;
-    stream.wait_for(end_of(stream));
+    let end = match is_behind_others(stream) {
+        true => stream.push(Op::Mark),
+        false => stream.enqueued(),
+    };
+    stream.wait_for(end);
     stream.context().error()
 }
 
 pub(super) unsafe fn query(default: DefaultStream, handle: StreamHandle) -> Answer {
     let stream = stream(default, handle)?;
-    if stream.completed() < end_of(stream) {
+    if stream.completed() < stream.enqueued() || is_behind_others(stream) {
         return Err(CuResult::NOT_READY);
     }
     stream.context().error()

@@ -42,8 +42,9 @@ impl Line {
         }
     }
 
-    /// The next stream; none after `patience` without one.
-    fn take(&self, patience: Option<Duration>) -> Option<&'static Stream> {
+    /// The next stream; none after `patience` without one. Patience is asked for again
+    /// whenever the unit is woken.
+    fn take(&self, patience: impl Fn() -> Option<Duration>) -> Option<&'static Stream> {
         let begin = Instant::now();
         while self.length.load(Ordering::Acquire) == 0 && begin.elapsed() < LINGER {
             std::hint::spin_loop();
@@ -55,7 +56,7 @@ impl Line {
                 return Some(stream);
             }
             self.sleeping.store(true, Ordering::Relaxed);
-            streams = match patience {
+            streams = match patience() {
                 None => self
                     .wake
                     .wait(streams)
@@ -134,8 +135,10 @@ impl Engines {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(stream);
-        // The local unit may sleep without a limit.
-        self.lines[Unit::Local as usize].wake.notify_one();
+        let line = &self.lines[Unit::Local as usize];
+        // Whoever holds this has yet to ask for its patience, or sleeps: no wake-up is lost.
+        drop(line.streams.lock().unwrap_or_else(PoisonError::into_inner));
+        line.wake.notify_one();
     }
 
     /// A unit's thread.
@@ -143,7 +146,7 @@ impl Engines {
         let line = &self.lines[unit as usize];
         loop {
             // The local unit also looks after the watched words.
-            let patience = (unit == Unit::Local).then(|| self.patience());
+            let patience = || (unit == Unit::Local).then(|| self.patience()).flatten();
             if let Some(stream) = line.take(patience)
                 && let Some(op) = stream.take()
             {
@@ -157,13 +160,10 @@ impl Engines {
         }
     }
 
-    fn patience(&self) -> Duration {
+    /// How long the local unit may sleep: until the next look at the watched words.
+    fn patience(&self) -> Option<Duration> {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        if watched.is_empty() {
-            Duration::from_millis(20)
-        } else {
-            POLL
-        }
+        (!watched.is_empty()).then_some(POLL)
     }
 
     fn look_at_watched(&self) {
