@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 /// Version of these types.
 pub const CONTROL_VERSION: u32 = 1;
+/// How many ended sessions are remembered.
+pub const CLOSED_SESSIONS: usize = 64;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +64,9 @@ pub struct Status {
     pub sessions_opened: u64,
     /// Sessions that the asker may see, by number.
     pub sessions: Vec<SessionView>,
+    /// Sessions that have ended, latest last, that the asker may see: the last
+    /// [`CLOSED_SESSIONS`] at most.
+    pub closed_sessions: Vec<SessionView>,
     /// Sessions of other users, which the asker may not see.
     pub sessions_hidden: u64,
 }

@@ -181,6 +181,12 @@ impl State {
             policy: self.config.policy.name().to_owned(),
             sessions_opened: self.metrics.sessions_opened.get(),
             sessions,
+            closed_sessions: self
+                .roster
+                .closed()
+                .into_iter()
+                .filter(|view| may(view.uid))
+                .collect(),
             sessions_hidden: hidden.len() as u64,
         })
     }

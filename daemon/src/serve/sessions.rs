@@ -3,7 +3,7 @@
 //! Each connection is a task with a deadline, so a silent client holds nobody. Once
 //! accepted, a session belongs to the thread of its GPU.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 
 use crate::channel::Channel;
 use crate::config::{Config, Policy};
-use crate::control::SessionView;
+use crate::control::{CLOSED_SESSIONS, SessionView};
 use crate::gpu::{Gpus, SessionEnds, available_bytes};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
@@ -43,6 +43,7 @@ pub struct Roster {
 struct RosterState {
     last: u64,
     users: BTreeMap<u32, u32>,
+    closed: VecDeque<SessionView>,
 }
 
 impl Roster {
@@ -71,6 +72,12 @@ impl Roster {
         self.changed.notify_waiters();
     }
 
+    /// Sessions that have ended, latest last.
+    pub fn closed(&self) -> Vec<SessionView> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.closed.iter().cloned().collect()
+    }
+
     /// Sessions that stand, and how many there have been.
     pub fn count(&self) -> (u32, u64) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,6 +87,12 @@ impl Roster {
 
 impl SessionEnds for Roster {
     fn ended(&self, view: &SessionView) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.closed.len() == CLOSED_SESSIONS {
+            state.closed.pop_front();
+        }
+        state.closed.push_back(view.clone());
+        drop(state);
         self.leave(view.uid);
     }
 }
