@@ -1,0 +1,307 @@
+//! Commands and their options, as `--help` shows them.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::size::{Rate, Size};
+
+/// Where the daemon listens unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/oversub/oversubd.sock";
+
+/// Lets any CUDA program use more GPU memory than the GPU has
+///
+/// `oversub run -- CMD` runs a program; `oversub demo` shows what that brings, on a
+/// built-in software GPU where there is no real one.
+#[derive(Debug, Parser)]
+#[command(name = "oversub", version, max_term_width = 100)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run built-in workloads with and without oversub and compare
+    ///
+    /// Each workload program runs in several modes, in turn: `resident`, with enough
+    /// device memory for all of it and without oversub; `driver`, with managed memory and
+    /// the driver's own paging; `oversub`; and `deepum`, if asked for. Progress goes to
+    /// standard error, the result to standard output: medians over --runs.
+    ///
+    /// "of bound" is the time over a lower bound that no policy can beat: the larger of
+    /// the resident time and the time in which what cannot stay on the device crosses the
+    /// link. Per iteration that is the working set, less what the iteration itself
+    /// creates and drops, less the device memory.
+    ///
+    /// On a real GPU the device is never oversubscribed: the working set stays well
+    /// inside free memory, and --memory is a budget that oversub keeps. The comparison
+    /// there is `demand`: the driver's order of eviction, within the same budget.
+    Demo(DemoOptions),
+    /// Run a program with more GPU memory than the GPU has
+    ///
+    /// The program is not changed. A library is preloaded into it that turns its GPU
+    /// memory into managed memory, which the daemon moves ahead of need. oversub then
+    /// becomes the program: output, signals and exit status are the program's own.
+    ///
+    /// Frameworks that keep dead memory in a cache of their own (PyTorch, JAX,
+    /// TensorFlow) are asked to allocate in stream order instead, by environment
+    /// variables that you have not set yourself; each one set is said on standard error.
+    /// CuPy can be told only in code:
+    /// cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc).
+    ///
+    /// Where no daemon answers at the socket, one is started that ends with the program.
+    Run(RunOptions),
+    /// Measure what oversub itself costs on this machine
+    ///
+    /// Everything is measured on the built-in software GPU: what the preloaded library
+    /// adds to a launch, how long a command takes from the program's event to the
+    /// driver call, how long a fault takes through the BPF probes to the daemon, and
+    /// what one event costs the engine.
+    Bench(BenchOptions),
+    /// Show the daemon and its sessions
+    Status(StatusOptions),
+    /// Check this machine and say what to do about what is missing
+    ///
+    /// Exit status 1 if anything that oversub needs is missing.
+    Doctor(DoctorOptions),
+    /// One process of `bench`: times launches with and without the preloaded library
+    #[command(hide = true)]
+    LaunchOverhead(LaunchOverheadOptions),
+}
+
+/// Which policy steers a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// oversub's own: a learned plan, next-use eviction, prefetch in deadline order
+    Foresight,
+    /// DeepUM (ASPLOS 2023), for comparison
+    Deepum,
+    /// No prefetch; keeps a budget by moving out what came in first, as the driver does
+    Demand,
+    /// Managed memory and the driver's own paging alone
+    Driver,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Foresight => "foresight",
+            Self::Deepum => "deepum",
+            Self::Demand => "demand",
+            Self::Driver => "driver",
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct RunOptions {
+    /// Tell the program that the device has R times its memory [default: tell the truth]
+    #[arg(long, value_name = "R", value_parser = at_least_one)]
+    pub ratio_limit: Option<f64>,
+    /// Policy that steers this program [default: the daemon's]
+    #[arg(long, value_enum)]
+    pub policy: Option<Policy>,
+    /// Keep the program's managed memory on the device within this, e.g. 4GiB
+    #[arg(long, value_name = "SIZE")]
+    pub memory_budget: Option<Size>,
+    /// Run on the built-in software GPU (which knows only the workload programs' kernels)
+    #[arg(long)]
+    pub soft: bool,
+    /// Socket of the daemon [default: $OVERSUB_SOCKET or /run/oversub/oversubd.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Do without a daemon: managed memory, prefetched at allocation while it fits
+    #[arg(long, conflicts_with = "socket")]
+    pub no_daemon: bool,
+    /// Say nothing on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "CMD"
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// Which device the demo runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeviceChoice {
+    /// The built-in software GPU
+    Soft,
+    /// The NVIDIA driver's first GPU
+    Cuda,
+}
+
+/// A workload of the demo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WorkloadName {
+    /// Cyclic read-modify-write over a large state
+    Sweep,
+    /// A network trained with Adam, activations in stream-ordered allocations
+    Train,
+    /// The same through a caching allocator of the program's own
+    TrainCaching,
+    /// Tiled matrix product, larger than the device
+    Gemm,
+    /// Random accesses that no one can predict
+    Gather,
+    /// A working set that fits
+    Fits,
+}
+
+/// A policy of the demo, beside the driver's own paging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DemoPolicy {
+    /// The default policy, foresight
+    Oversub,
+    /// DeepUM
+    Deepum,
+}
+
+#[derive(Debug, Args)]
+pub struct DemoOptions {
+    /// Working set over device memory
+    #[arg(long, default_value = "1.5", value_name = "R", value_parser = at_least_one)]
+    pub ratio: f64,
+    /// Device to run on [default: cuda where there is an NVIDIA GPU, else soft]
+    #[arg(long, value_enum)]
+    pub device: Option<DeviceChoice>,
+    /// Workloads to run [default: all]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,...")]
+    pub workloads: Vec<WorkloadName>,
+    /// Policies to compare with the driver's own paging
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "oversub",
+        value_name = "NAME,..."
+    )]
+    pub policies: Vec<DemoPolicy>,
+    /// Runs of each mode, interleaved; the medians are shown
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub runs: u32,
+    /// Memory of the soft GPU; on a real GPU the budget to keep
+    #[arg(long, default_value = "512MiB", value_name = "SIZE")]
+    pub memory: Size,
+    /// Rate of the soft GPU's link, each way [default: 1GB/s]; on a real GPU the rate to
+    /// take for the bound [default: none]
+    #[arg(long, value_name = "RATE")]
+    pub link: Option<Rate>,
+    /// Iterations of each workload [default: the workload's own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub iterations: Option<u32>,
+    /// Print one JSON value on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchOptions {
+    /// Print one JSON value on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusOptions {
+    /// Socket of the daemon [default: $OVERSUB_SOCKET or /run/oversub/oversubd.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Print one JSON value on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorOptions {
+    /// Socket of the daemon [default: $OVERSUB_SOCKET or /run/oversub/oversubd.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Print one JSON value on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LaunchOverheadOptions {
+    /// The preloaded library to measure
+    #[arg(long)]
+    pub shim: PathBuf,
+    /// Pairs of batches to time
+    #[arg(long)]
+    pub batches: u32,
+}
+
+/// The socket that was asked for, by option, by environment, or by default.
+pub fn socket(option: Option<&PathBuf>) -> PathBuf {
+    option
+        .cloned()
+        .or_else(|| {
+            std::env::var_os("OVERSUB_SOCKET")
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from)
+        })
+        .unwrap_or_else(|| PathBuf::from(DEFAULT_SOCKET))
+}
+
+fn at_least_one(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ratio) if (1.0..=1024.0).contains(&ratio) => Ok(ratio),
+        _ => Err("must be a number from 1 to 1024, for example 1.5".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_after_the_program_belongs_to_the_program() {
+        let parsed =
+            Arguments::parse_from(["oversub", "run", "--soft", "prog", "--soft", "-q", "--"]);
+        let Command::Run(run) = parsed.command else {
+            panic!("not run")
+        };
+        assert!(run.soft && !run.quiet);
+        assert_eq!(run.command, ["prog", "--soft", "-q", "--"]);
+    }
+
+    #[test]
+    fn a_double_dash_before_the_program_is_not_an_argument_of_it() {
+        let parsed = Arguments::parse_from(["oversub", "run", "--", "prog", "x"]);
+        let Command::Run(run) = parsed.command else {
+            panic!("not run")
+        };
+        assert_eq!(run.command, ["prog", "x"]);
+    }
+
+    #[test]
+    fn a_ratio_below_one_is_refused() {
+        for wrong in ["0.5", "nan", "-1", "x"] {
+            assert!(Arguments::try_parse_from(["oversub", "demo", "--ratio", wrong]).is_err());
+        }
+    }
+
+    #[test]
+    fn only_what_exists_is_listed() {
+        let shown: Vec<_> = Arguments::command()
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set())
+            .map(|command| command.get_name().to_owned())
+            .collect();
+        assert_eq!(shown, ["demo", "run", "bench", "status", "doctor"]);
+    }
+}

@@ -1,0 +1,78 @@
+//! One question to the daemon, one answer: a JSON line each way over its control socket.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use oversubd::control::{Answer, CONTROL_VERSION, Doctor, Question, Request, Status};
+
+/// Longest wait for an answer. The daemon answers from memory.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The control socket that stands beside a session socket.
+pub fn beside(socket: &Path) -> PathBuf {
+    socket.with_file_name("control.sock")
+}
+
+/// What runs in the daemon whose session socket is `socket`.
+///
+/// # Errors
+/// As [`ask`].
+pub fn status(socket: &Path) -> Result<Status> {
+    match ask(socket, Question::Status)? {
+        Answer::Status(status) => Ok(status),
+        other => unexpected(socket, &other),
+    }
+}
+
+/// What the daemon says of its host.
+///
+/// # Errors
+/// As [`ask`].
+pub fn doctor(socket: &Path) -> Result<Doctor> {
+    match ask(socket, Question::Doctor)? {
+        Answer::Doctor(doctor) => Ok(doctor),
+        other => unexpected(socket, &other),
+    }
+}
+
+fn unexpected<T>(socket: &Path, answer: &Answer) -> Result<T> {
+    let path = beside(socket);
+    match answer {
+        Answer::Error(reason) => bail!("the daemon at {} refuses: {reason}", path.display()),
+        _ => bail!("the daemon at {} answers another question", path.display()),
+    }
+}
+
+/// Asks one question.
+///
+/// # Errors
+/// Where nothing answers there, or the answer is none that this version knows.
+fn ask(socket: &Path, question: Question) -> Result<Answer> {
+    let path = beside(socket);
+    let mut stream = UnixStream::connect(&path)
+        .with_context(|| format!("no daemon answers at {}", path.display()))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = Request {
+        version: CONTROL_VERSION,
+        request: question,
+    };
+    let mut line = serde_json::to_string(&request)?;
+    line.push('\n');
+    stream
+        .write_all(line.as_bytes())
+        .with_context(|| format!("the daemon at {} does not take requests", path.display()))?;
+    let mut answer = String::new();
+    BufReader::new(stream)
+        .read_line(&mut answer)
+        .with_context(|| format!("the daemon at {} gave no answer", path.display()))?;
+    serde_json::from_str(&answer).with_context(|| {
+        format!(
+            "the daemon at {} answers in a form that this version does not know; are both of one version?",
+            path.display()
+        )
+    })
+}

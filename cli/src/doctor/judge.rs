@@ -1,0 +1,358 @@
+//! From facts to verdicts. Pure.
+
+use serde::Serialize;
+
+use super::facts::Facts;
+use crate::device::NoDevice;
+use crate::size::Size;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// oversub works, with less than it could.
+    Warn,
+    /// Something that oversub needs is missing.
+    Fail,
+}
+
+impl Level {
+    /// As printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "FAIL",
+        }
+    }
+}
+
+/// One verdict.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: String,
+    /// How it is.
+    pub level: Level,
+    /// What was found.
+    pub found: String,
+    /// What to do; none where nothing is to be done.
+    pub remedy: Option<String>,
+}
+
+fn ok(name: &str, found: impl Into<String>) -> Check {
+    Check {
+        name: name.to_owned(),
+        level: Level::Ok,
+        found: found.into(),
+        remedy: None,
+    }
+}
+
+fn warn(name: &str, found: impl Into<String>, remedy: &str) -> Check {
+    let remedy = Some(remedy.to_owned());
+    Check {
+        name: name.to_owned(),
+        level: Level::Warn,
+        found: found.into(),
+        remedy,
+    }
+}
+
+fn fail(name: &str, found: impl Into<String>, remedy: &str) -> Check {
+    Check {
+        level: Level::Fail,
+        ..warn(name, found, remedy)
+    }
+}
+
+/// Every check, in the order shown.
+pub fn judge(facts: &Facts) -> Vec<Check> {
+    let mut checks = files(facts);
+    checks.extend(kernel(facts));
+    checks.extend(driver(facts));
+    checks.extend(daemon(facts));
+    checks
+}
+
+fn files(facts: &Facts) -> Vec<Check> {
+    let judged = facts.files.iter().map(|(name, found)| match found {
+        Ok(path) => ok(name, path.display().to_string()),
+        Err(reason) => fail(
+            name,
+            reason.clone(),
+            "build the workspace with `cargo build --release --workspace`, or set OVERSUB_LIB_DIR",
+        ),
+    });
+    judged.collect()
+}
+
+fn kernel(facts: &Facts) -> Vec<Check> {
+    let btf = if facts.btf {
+        "with BPF type information"
+    } else {
+        "without BPF type information"
+    };
+    let release = facts.kernel.as_deref().unwrap_or("unknown");
+    let kernel = if facts.btf {
+        ok("kernel", format!("{release}, {btf}"))
+    } else {
+        warn(
+            "kernel",
+            format!("{release}, {btf}"),
+            "probes need CONFIG_DEBUG_INFO_BTF; without them oversub works from the program's own events",
+        )
+    };
+    let pidfd = match &facts.pidfd {
+        Ok(()) => ok("pidfd_open", "permitted"),
+        Err(reason) => fail(
+            "pidfd_open",
+            reason.clone(),
+            "`oversub run` needs it to end its private daemon: Linux 5.3 or later, and no seccomp filter against it",
+        ),
+    };
+    let userfaultfd = match &facts.userfaultfd {
+        Ok(()) => ok("userfaultfd", "permitted"),
+        Err(reason) => warn(
+            "userfaultfd",
+            reason.clone(),
+            "only the soft GPU needs it: run as root, or `sysctl vm.unprivileged_userfaultfd=1`, or give yourself /dev/userfaultfd",
+        ),
+    };
+    let memlock = match facts.memlock {
+        None => ok("locked memory", "no limit"),
+        Some(bytes) if bytes >= 64 << 10 => ok("locked memory", format!("up to {}", Size(bytes))),
+        Some(bytes) => warn(
+            "locked memory",
+            format!("up to {}", Size(bytes)),
+            "raise `ulimit -l` to 64 KiB, or progress marks of the device cannot be registered",
+        ),
+    };
+    vec![kernel, pidfd, userfaultfd, memlock]
+}
+
+fn driver(facts: &Facts) -> Vec<Check> {
+    let device = match &facts.device {
+        Ok(device) => {
+            let version = device.cuda_version;
+            let found = format!(
+                "{}, CUDA {}.{}, {} free",
+                device.name,
+                version / 1000,
+                version % 1000 / 10,
+                Size(device.free_bytes)
+            );
+            ok("GPU", found)
+        }
+        Err(reason @ NoDevice::NoDriver(_)) => warn(
+            "GPU",
+            reason.to_string(),
+            "install the NVIDIA driver, or use the soft GPU: `oversub demo`, `oversub run --soft`",
+        ),
+        Err(reason) => warn(
+            "GPU",
+            reason.to_string(),
+            "see `nvidia-smi` and the kernel log",
+        ),
+    };
+    let mut checks = vec![device];
+    if let Some(version) = &facts.module {
+        checks.push(if facts.uvm_module {
+            ok("NVIDIA module", format!("{version}, with nvidia-uvm"))
+        } else {
+            warn(
+                "NVIDIA module",
+                format!("{version}, without nvidia-uvm"),
+                "`nvidia-modprobe -u -c=0` loads it",
+            )
+        });
+        checks.push(if facts.uvm_btf {
+            ok("nvidia-uvm types", "present")
+        } else {
+            warn(
+                "nvidia-uvm types",
+                "absent",
+                "probes that read structures stay off; all others work",
+            )
+        });
+    }
+    match facts.discard {
+        Some(true) => checks.push(ok("discard of dead memory", "supported by the driver")),
+        Some(false) => checks.push(warn(
+            "discard of dead memory",
+            "not in this driver",
+            "driver 580 or later with CUDA 13 drops dead memory without a transfer",
+        )),
+        None => {}
+    }
+    checks
+}
+
+fn daemon(facts: &Facts) -> Vec<Check> {
+    let doctor = match &facts.daemon {
+        Ok(doctor) => doctor,
+        Err(reason) => {
+            return vec![warn(
+                "daemon",
+                reason.clone(),
+                "`oversub run` starts one of its own; for all users: `systemctl enable --now oversubd`",
+            )];
+        }
+    };
+    let ours = env!("CARGO_PKG_VERSION");
+    let mut checks = vec![if doctor.version == ours {
+        ok(
+            "daemon",
+            format!("{} at {}", doctor.version, doctor.socket.display()),
+        )
+    } else {
+        warn(
+            "daemon",
+            format!(
+                "{} at {}, this is {ours}",
+                doctor.version,
+                doctor.socket.display()
+            ),
+            "install one version of both and restart the daemon",
+        )
+    }];
+    if let Some(reason) = &doctor.probes_off {
+        checks.push(warn(
+            "probes",
+            format!("off: {reason}"),
+            "give the daemon CAP_BPF and CAP_PERFMON (its systemd unit does), or go on without: programs are steered by their own events",
+        ));
+    }
+    for probe in &doctor.probes {
+        let name = format!("probe {}", probe.probe);
+        let found = probe.detail.clone();
+        checks.push(if probe.attached {
+            ok(&name, found)
+        } else {
+            Check {
+                name,
+                level: Level::Ok,
+                found: format!("off: {found}"),
+                remedy: None,
+            }
+        });
+    }
+    if doctor.probe_drops > 0 {
+        checks.push(warn(
+            "probe losses",
+            format!("{} events", doctor.probe_drops),
+            "enlarge the probes' ring in the daemon's configuration",
+        ));
+    }
+    checks
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use oversubd::control::{Doctor, ProbeView};
+
+    use super::*;
+    use crate::device::Device;
+
+    /// A machine on which everything is as it should be.
+    fn capable() -> Facts {
+        Facts {
+            files: vec![("liboversub.so", Ok(PathBuf::from("/lib/liboversub.so")))],
+            daemon: Ok(Doctor {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                config: None,
+                socket: PathBuf::from("/run/oversub/oversubd.sock"),
+                http: None,
+                uid: 0,
+                capabilities: Vec::new(),
+                probes: vec![ProbeView {
+                    probe: "softgpu".to_owned(),
+                    attached: true,
+                    detail: "uprobe".to_owned(),
+                }],
+                probes_off: None,
+                probe_drops: 0,
+                host: Vec::new(),
+                limits: Vec::new(),
+            }),
+            kernel: Some("6.18.0".to_owned()),
+            btf: true,
+            userfaultfd: Ok(()),
+            memlock: None,
+            device: Ok(Device {
+                name: "GPU".to_owned(),
+                cuda_version: 13_000,
+                free_bytes: 1 << 30,
+            }),
+            discard: Some(true),
+            module: Some("580.142".to_owned()),
+            uvm_module: true,
+            uvm_btf: true,
+            pidfd: Ok(()),
+        }
+    }
+
+    fn worst(facts: &Facts) -> Vec<(String, Level)> {
+        judge(facts)
+            .into_iter()
+            .filter(|check| check.level != Level::Ok)
+            .map(|check| (check.name, check.level))
+            .collect()
+    }
+
+    #[test]
+    fn a_capable_machine_has_nothing_to_complain_of() {
+        assert_eq!(worst(&capable()), []);
+    }
+
+    #[test]
+    fn a_missing_file_of_our_own_fails() {
+        let mut facts = capable();
+        facts.files.push(("oversubd", Err("not found".to_owned())));
+        assert_eq!(worst(&facts), [("oversubd".to_owned(), Level::Fail)]);
+    }
+
+    #[test]
+    fn no_daemon_and_no_gpu_are_only_warnings_because_oversub_brings_both() {
+        let mut facts = capable();
+        facts.daemon = Err("no daemon".to_owned());
+        facts.device = Err(NoDevice::NoDriver("no file".to_owned()));
+        assert!(judge(&facts).iter().all(|check| check.level != Level::Fail));
+        assert_eq!(worst(&facts).len(), 2);
+    }
+
+    #[test]
+    fn every_complaint_says_what_to_do() {
+        let mut facts = capable();
+        facts.files.push(("oversubd", Err("not found".to_owned())));
+        facts.daemon = Err("no daemon".to_owned());
+        facts.device = Err(NoDevice::None);
+        (facts.btf, facts.uvm_module, facts.uvm_btf) = (false, false, false);
+        (facts.memlock, facts.discard) = (Some(0), Some(false));
+        facts.userfaultfd = Err("EPERM".to_owned());
+        facts.pidfd = Err("ENOSYS".to_owned());
+        for check in judge(&facts) {
+            assert_eq!(
+                check.remedy.is_some(),
+                check.level != Level::Ok,
+                "{check:?}"
+            );
+        }
+        assert_eq!(worst(&facts).len(), 10);
+    }
+
+    #[test]
+    fn a_daemon_without_probes_gives_its_reason() {
+        let mut facts = capable();
+        if let Ok(doctor) = &mut facts.daemon {
+            doctor.probes_off = Some("no CAP_BPF".to_owned());
+        }
+        let checks = judge(&facts);
+        let probes = checks.iter().find(|check| check.name == "probes").unwrap();
+        assert!(probes.found.contains("no CAP_BPF"));
+    }
+}
