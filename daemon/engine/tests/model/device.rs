@@ -68,8 +68,15 @@ pub struct Outcome {
     pub prefetched: u64,
     /// Of managed memory on the device at any time.
     pub peak_blocks: u64,
-    /// Commands on a block that what runs now uses, or discards of live content.
+    /// The same for each iteration.
+    pub iteration_peaks: Vec<u64>,
+    /// The largest count of frames since the last iteration's end.
+    peak: u64,
+    /// Evictions of a block that what runs now uses, or discards of live content, when
+    /// they were decided.
     pub violations: Vec<String>,
+    /// Evictions that a launch overtook: it ran sooner than they took effect.
+    pub overtaken: u64,
     pub commands: Vec<(u64, Command)>,
 }
 
@@ -105,7 +112,8 @@ enum Happening {
     LinkIn,
     LinkOut,
     Arrive(usize),
-    FaultServed,
+    /// The service of the fault with this number is over.
+    FaultServed(u64),
     Wake,
 }
 
@@ -203,14 +211,22 @@ impl Device {
         self.host();
         self.after(0, Happening::Compute);
         while let Some(Reverse((at, _, happening))) = self.agenda.pop() {
-            assert!(at < 3_600_000_000_000, "the device hangs");
+            assert!(
+                at < 60_000_000_000,
+                "the device hangs: {:?} {:?}",
+                self.waiting_for,
+                self.running
+            );
             self.now = at;
             match happening {
                 Happening::Compute => self.compute(),
                 Happening::LinkIn => self.link_in_done(),
                 Happening::LinkOut => self.link_out_done(),
                 Happening::Arrive(command) => self.arrive(command),
-                Happening::FaultServed => self.fault_served(),
+                Happening::FaultServed(fault) if fault == self.outcome.faults => {
+                    self.fault_served()
+                }
+                Happening::FaultServed(_) => {}
                 Happening::Wake => {}
             }
             self.decide();
@@ -353,6 +369,8 @@ impl Device {
                 .push((self.outcome.blocks_in, self.outcome.blocks_out, self.frames));
             if kernel.ends_iteration {
                 self.outcome.iteration_ends_ns.push(self.now);
+                let peak = std::mem::replace(&mut self.outcome.peak, self.frames);
+                self.outcome.iteration_peaks.push(peak);
             }
             self.bury();
             let stride = u64::from(self.engine.mark_stride());
@@ -392,7 +410,10 @@ impl Device {
                     faults: 1,
                     by_host: false,
                 });
-                self.after(self.machine.fault_ns, Happening::FaultServed);
+                self.after(
+                    self.machine.fault_ns,
+                    Happening::FaultServed(self.outcome.faults),
+                );
             }
         }
     }
@@ -481,6 +502,7 @@ impl Device {
         state.discarded = false;
         self.lrm.insert((self.stamp, block));
         self.outcome.peak_blocks = self.outcome.peak_blocks.max(self.frames);
+        self.outcome.peak = self.outcome.peak.max(self.frames);
     }
 
     fn wake_waiter(&mut self, block: u64) {
@@ -549,7 +571,7 @@ impl Device {
             let (Job::Block { block, .. } | Job::Fault { block }) = job;
             let state = self.blocks.get(&block).copied();
             if state.is_some_and(|state| state.place == Place::Device && !state.discarded) {
-                self.check_unused(block);
+                self.outcome.overtaken += u64::from(self.user_of(block).is_some());
                 let state = self.blocks.get_mut(&block).unwrap();
                 state.place = Place::Out;
                 self.lrm.remove(&(state.stamp, block));
@@ -576,15 +598,19 @@ impl Device {
         self.start_out();
     }
 
-    /// No block of the running launch leaves by command.
-    fn check_unused(&mut self, block: u64) {
-        if let Some((seq, kernel, index)) = &self.running
-            && kernel.declared
-            && kernel.touches[*index..].contains(&block)
-        {
+    /// The launch that runs now, if its pointers say that it uses the block.
+    fn user_of(&self, block: u64) -> Option<u64> {
+        let (seq, kernel, _) = self.running.as_ref()?;
+        (kernel.declared && kernel.touches.contains(&block)).then_some(*seq)
+    }
+
+    fn check(&mut self, command: Command) {
+        let live = command.operation == Operation::Discard && self.live(command.range);
+        let used = command.range.blocks().find_map(|id| self.user_of(id.0));
+        if live || (command.operation == Operation::Evict && used.is_some()) {
             self.outcome
                 .violations
-                .push(format!("evicts {block:#x} in use by launch {seq}"));
+                .push(format!("{command:?}, live: {live}, used by {used:?}"));
         }
     }
 

@@ -195,6 +195,58 @@ pub fn gather(total: u64, reads: u64, iterations: u64, ns: u64, seed: u64) -> Ve
     program
 }
 
+/// A program put together from numbers: sweeps over chunks of plain allocations, with
+/// pool parts that are born, used and die in between.
+pub fn mixture(total: u64, chunk: u64, parts: u64, iterations: u64, picks: &[u8]) -> Vec<Op> {
+    let pool_first = total + 16;
+    let mut program = vec![
+        Op::Alloc {
+            range: blocks(0, total),
+            pool: false,
+        },
+        Op::Alloc {
+            range: blocks(pool_first, parts * 2),
+            pool: true,
+        },
+    ];
+    let chunks = total / chunk;
+    for _ in 0..iterations {
+        let mut live = vec![false; parts as usize];
+        for &pick in picks {
+            let part = u64::from(pick) % parts;
+            let range = blocks(pool_first + part * 2, 2);
+            let object = blocks((u64::from(pick) % chunks) * chunk, chunk);
+            let alive = &mut live[part as usize];
+            match pick % 3 {
+                0 if *alive => program.push(Op::Unuse {
+                    address: range.address,
+                }),
+                0 => program.push(Op::Use { range }),
+                _ => {}
+            }
+            if pick % 3 == 0 {
+                *alive = !*alive;
+            }
+            let mut objects = vec![object];
+            if *alive {
+                objects.push(range);
+            }
+            program.push(Op::Launch(Kernel::new(
+                u32::from(pick % 5),
+                &objects,
+                100_000,
+            )));
+        }
+        for part in (0..parts).filter(|&part| live[part as usize]) {
+            program.push(Op::Unuse {
+                address: blocks(pool_first + part * 2, 2).address,
+            });
+        }
+        end_iteration(&mut program);
+    }
+    program
+}
+
 /// Sweeps one half of its memory for a while, then the other with other kernels.
 pub fn phases(total: u64, chunk: u64, iterations: u64, ns: u64) -> Vec<Op> {
     let mut program = vec![
