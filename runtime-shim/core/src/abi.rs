@@ -85,11 +85,17 @@ pub struct Location {
 
 impl Location {
     /// The host.
-    pub const HOST: Location = Location { kind: LocationType::HOST, id: 0 };
+    pub const HOST: Location = Location {
+        kind: LocationType::HOST,
+        id: 0,
+    };
 
     /// A device.
     pub const fn device(ordinal: Device) -> Location {
-        Location { kind: LocationType::DEVICE, id: ordinal }
+        Location {
+            kind: LocationType::DEVICE,
+            id: ordinal,
+        }
     }
 }
 

@@ -142,7 +142,11 @@ impl Allocations {
     #[inline]
     fn cell(&self, block: u64) -> Option<&AtomicU32> {
         let block = usize::try_from(block).ok()?;
-        let leaf = self.leaves.get()?.get(block / LEAF_BLOCKS)?.load(Ordering::Acquire);
+        let leaf = self
+            .leaves
+            .get()?
+            .get(block / LEAF_BLOCKS)?
+            .load(Ordering::Acquire);
         let leaf = core::ptr::with_exposed_provenance::<AtomicU32>(leaf as usize);
         if leaf.is_null() {
             return None;
@@ -158,7 +162,10 @@ impl Allocations {
             let leaf = leaves.get(usize::try_from(index).ok()?)?;
             if leaf.load(Ordering::Relaxed) == 0 {
                 let mapped = mapped::map::<AtomicU32>(LEAF_BLOCKS)?;
-                leaf.store(mapped.as_ptr().expose_provenance() as u64, Ordering::Release);
+                leaf.store(
+                    mapped.as_ptr().expose_provenance() as u64,
+                    Ordering::Release,
+                );
             }
         }
         Some(())
@@ -175,7 +182,9 @@ impl Allocations {
 
     fn try_insert(&self, allocation: Allocation) -> Option<()> {
         let Allocation { address, bytes, .. } = allocation;
-        let whole = address != 0 && address % BLOCK_BYTES == 0 && bytes % BLOCK_BYTES == 0;
+        let whole = address != 0
+            && address.is_multiple_of(BLOCK_BYTES)
+            && bytes.is_multiple_of(BLOCK_BYTES);
         if !whole || bytes == 0 {
             return None;
         }
@@ -192,11 +201,18 @@ impl Allocations {
         if free == 0 {
             self.used.store(index + 1, Ordering::Relaxed);
         } else {
-            self.free.store(entry.bytes.load(Ordering::Relaxed) as u32, Ordering::Relaxed);
+            self.free.store(
+                entry.bytes.load(Ordering::Relaxed) as u32,
+                Ordering::Relaxed,
+            );
         }
         entry.bytes.store(bytes, Ordering::Relaxed);
-        entry.requested.store(allocation.requested, Ordering::Relaxed);
-        entry.driver_address.store(allocation.driver_address, Ordering::Relaxed);
+        entry
+            .requested
+            .store(allocation.requested, Ordering::Relaxed);
+        entry
+            .driver_address
+            .store(allocation.driver_address, Ordering::Relaxed);
         entry.flags.store(allocation.flags, Ordering::Relaxed);
         entry.address.store(address, Ordering::Release);
         for block in first..=last {
@@ -240,7 +256,10 @@ impl Allocations {
             }
         }
         entry.address.store(0, Ordering::Release);
-        entry.bytes.store(u64::from(self.free.load(Ordering::Relaxed)), Ordering::Relaxed);
+        entry.bytes.store(
+            u64::from(self.free.load(Ordering::Relaxed)),
+            Ordering::Relaxed,
+        );
         self.free.store(index as u32 + 1, Ordering::Relaxed);
         self.count(&found, false);
         Some(found)
@@ -249,7 +268,9 @@ impl Allocations {
     /// Marks the allocation at `address` as one that the program wanted to export. `true`
     /// the first time.
     pub fn mark_exported(&self, address: u64) -> bool {
-        let entry = self.index_of(address).and_then(|index| self.entries.get()?.get(index));
+        let entry = self
+            .index_of(address)
+            .and_then(|index| self.entries.get()?.get(index));
         entry.is_some_and(|entry| {
             entry.flags.fetch_or(flags::EXPORTED, Ordering::Relaxed) & flags::EXPORTED == 0
         })
@@ -259,7 +280,11 @@ impl Allocations {
     pub fn iter(&self) -> impl Iterator<Item = Allocation> + '_ {
         let used = self.used.load(Ordering::Relaxed) as usize;
         let entries = self.entries.get().unwrap_or_default();
-        entries.iter().take(used).map(read).filter(|entry| entry.address != 0)
+        entries
+            .iter()
+            .take(used)
+            .map(read)
+            .filter(|entry| entry.address != 0)
     }
 
     /// Forgets all.

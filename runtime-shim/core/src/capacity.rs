@@ -90,7 +90,11 @@ pub fn place(facts: &Facts, budget: u64, bytes: u64, driver_free: u64) -> Placem
     // Earlier prefetches may still be under way and not be counted by the driver yet.
     let taken = facts.baseline.saturating_add(facts.device_kind);
     let room = facts.device_total.saturating_sub(taken);
-    if wanted <= room && bytes <= driver_free { Placement::Device } else { Placement::FirstTouch }
+    if wanted <= room && bytes <= driver_free {
+        Placement::Device
+    } else {
+        Placement::FirstTouch
+    }
 }
 
 /// Nine tenths of the host memory that `/proc/meminfo` calls available, bytes; `None`
@@ -114,33 +118,54 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn facts() -> Facts {
-        Facts { device_total: 512 * MIB, baseline: 12 * MIB, ..Facts::default() }
+        Facts {
+            device_total: 512 * MIB,
+            baseline: 12 * MIB,
+            ..Facts::default()
+        }
     }
 
     #[test]
     fn without_a_ratio_the_program_is_told_the_truth() {
-        let facts = Facts { managed: 300 * MIB, ..facts() };
+        let facts = Facts {
+            managed: 300 * MIB,
+            ..facts()
+        };
         assert_eq!(Limit::HostMemory.memory_info(&facts, 77), (77, 512 * MIB));
         assert_eq!(Limit::HostMemory.total(512 * MIB), 512 * MIB);
     }
 
     #[test]
     fn a_ratio_scales_what_is_free_and_what_there_is() {
-        let facts = Facts { managed: 600 * MIB, device_kind: 8 * MIB, ..facts() };
+        let facts = Facts {
+            managed: 600 * MIB,
+            device_kind: 8 * MIB,
+            ..facts()
+        };
         let (free, total) = Limit::Ratio(2.0).memory_info(&facts, 1);
         assert_eq!(total, 1024 * MIB);
         assert_eq!(free, (1024 - 12 - 600 - 8) * MIB);
-        let facts = Facts { managed: 4096 * MIB, ..facts };
+        let facts = Facts {
+            managed: 4096 * MIB,
+            ..facts
+        };
         assert_eq!(Limit::Ratio(2.0).memory_info(&facts, 1).0, 0);
     }
 
     #[test]
     fn the_limit_counts_managed_and_device_memory() {
-        let facts = Facts { managed: 600 * MIB, device_kind: 100 * MIB, ..facts() };
+        let facts = Facts {
+            managed: 600 * MIB,
+            device_kind: 100 * MIB,
+            ..facts()
+        };
         assert!(Limit::Ratio(1.5).allows(&facts, 68 * MIB));
         assert!(!Limit::Ratio(1.5).allows(&facts, 69 * MIB));
         assert!(!Limit::HostMemory.allows(&facts, MIB));
-        let facts = Facts { host_room: 189 * MIB, ..facts };
+        let facts = Facts {
+            host_room: 189 * MIB,
+            ..facts
+        };
         assert!(Limit::HostMemory.allows(&facts, MIB));
         assert!(!Limit::HostMemory.allows(&facts, 2 * MIB));
         assert!(!Limit::HostMemory.allows(&facts, u64::MAX));
@@ -154,17 +179,32 @@ mod tests {
 
     #[test]
     fn memory_goes_to_the_device_while_it_fits() {
-        let facts = Facts { prefetched: 400 * MIB, ..facts() };
+        let facts = Facts {
+            prefetched: 400 * MIB,
+            ..facts()
+        };
         assert_eq!(place(&facts, 0, 100 * MIB, 512 * MIB), Placement::Device);
-        assert_eq!(place(&facts, 0, 101 * MIB, 512 * MIB), Placement::FirstTouch);
+        assert_eq!(
+            place(&facts, 0, 101 * MIB, 512 * MIB),
+            Placement::FirstTouch
+        );
         assert_eq!(place(&facts, 0, 100 * MIB, 99 * MIB), Placement::FirstTouch);
     }
 
     #[test]
     fn what_exceeds_a_budget_goes_to_the_host() {
-        let facts = Facts { prefetched: 200 * MIB, ..facts() };
-        assert_eq!(place(&facts, 256 * MIB, 56 * MIB, 512 * MIB), Placement::Device);
-        assert_eq!(place(&facts, 256 * MIB, 57 * MIB, 512 * MIB), Placement::Host);
+        let facts = Facts {
+            prefetched: 200 * MIB,
+            ..facts()
+        };
+        assert_eq!(
+            place(&facts, 256 * MIB, 56 * MIB, 512 * MIB),
+            Placement::Device
+        );
+        assert_eq!(
+            place(&facts, 256 * MIB, 57 * MIB, 512 * MIB),
+            Placement::Host
+        );
     }
 
     #[test]
@@ -172,6 +212,9 @@ mod tests {
         let text = b"MemTotal:  2000 kB\nMemFree: 5 kB\nMemAvailable:   1000 kB\nBuffers: 7 kB\n";
         assert_eq!(host_room(text), Some(1000 * 1024 / 10 * 9));
         assert_eq!(host_room(b"MemTotal: 1 kB\n"), None);
-        assert_eq!(host_room(b"MemAvailable: 99999999999999999999999 kB\n"), None);
+        assert_eq!(
+            host_room(b"MemAvailable: 99999999999999999999999 kB\n"),
+            None
+        );
     }
 }

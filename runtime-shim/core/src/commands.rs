@@ -2,6 +2,8 @@
 
 use oversub_protocol::command::{CommandRecord, Operation};
 
+use crate::BLOCK_BYTES;
+
 /// Most ranges in one call to the driver.
 pub const MAX_RANGES: usize = 64;
 
@@ -20,13 +22,21 @@ pub struct Batch {
 impl Batch {
     /// With nothing in it.
     pub fn new(queue: u8, operation: Operation) -> Self {
-        Self { queue, operation, addresses: [0; MAX_RANGES], sizes: [0; MAX_RANGES], count: 0 }
+        Self {
+            queue,
+            operation,
+            addresses: [0; MAX_RANGES],
+            sizes: [0; MAX_RANGES],
+            count: 0,
+        }
     }
 
     /// Adds the range of `command`; `false`: it belongs to another batch, or this is full.
     pub fn push(&mut self, command: &CommandRecord) -> bool {
         let (queue, operation) = (command.queue, command.operation);
-        let Ok(bytes) = usize::try_from(command.bytes) else { return false };
+        let Ok(bytes) = usize::try_from(command.bytes) else {
+            return false;
+        };
         if queue != self.queue || operation != self.operation {
             return false;
         }
@@ -67,7 +77,11 @@ impl Batch {
 
     /// The ranges.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
-        self.addresses.iter().copied().zip(self.sizes.iter().copied()).take(self.count)
+        self.addresses
+            .iter()
+            .copied()
+            .zip(self.sizes.iter().copied())
+            .take(self.count)
     }
 }
 
@@ -95,7 +109,8 @@ pub fn check(command: &CommandRecord) -> Result<(), Invalid> {
     if command.queue != queue {
         return Err(Invalid::Unknown);
     }
-    let whole = command.address % crate::BLOCK_BYTES == 0 && command.bytes % crate::BLOCK_BYTES == 0;
+    let whole =
+        command.address.is_multiple_of(BLOCK_BYTES) && command.bytes.is_multiple_of(BLOCK_BYTES);
     let ends = command.address.checked_add(command.bytes).is_some();
     if whole && ends && command.bytes > 0 && command.address > 0 {
         Ok(())
@@ -107,7 +122,6 @@ pub fn check(command: &CommandRecord) -> Result<(), Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::BLOCK_BYTES;
 
     fn command(operation: Operation, queue: u8, block: u64, blocks: u64) -> CommandRecord {
         CommandRecord {
@@ -130,7 +144,10 @@ mod tests {
         }
         let block = BLOCK_BYTES as usize;
         let ranges: Vec<_> = batch.ranges().collect();
-        assert_eq!(ranges, [(4 * BLOCK_BYTES, 3 * block), (9 * BLOCK_BYTES, block)]);
+        assert_eq!(
+            ranges,
+            [(4 * BLOCK_BYTES, 3 * block), (9 * BLOCK_BYTES, block)]
+        );
     }
 
     #[test]
@@ -147,10 +164,22 @@ mod tests {
     #[test]
     fn broken_commands_are_refused() {
         assert_eq!(check(&command(Operation::PREFETCH, 0, 1, 1)), Ok(()));
-        assert_eq!(check(&command(Operation::PREFETCH, 1, 1, 1)), Err(Invalid::Unknown));
-        assert_eq!(check(&command(Operation(99), 0, 1, 1)), Err(Invalid::Unknown));
-        assert_eq!(check(&command(Operation::PREFETCH, 0, 1, 0)), Err(Invalid::Range));
-        let odd = CommandRecord { address: 4096, ..command(Operation::PREFETCH, 0, 1, 1) };
+        assert_eq!(
+            check(&command(Operation::PREFETCH, 1, 1, 1)),
+            Err(Invalid::Unknown)
+        );
+        assert_eq!(
+            check(&command(Operation(99), 0, 1, 1)),
+            Err(Invalid::Unknown)
+        );
+        assert_eq!(
+            check(&command(Operation::PREFETCH, 0, 1, 0)),
+            Err(Invalid::Range)
+        );
+        let odd = CommandRecord {
+            address: 4096,
+            ..command(Operation::PREFETCH, 0, 1, 1)
+        };
         assert_eq!(check(&odd), Err(Invalid::Range));
         let wraps = CommandRecord {
             address: u64::MAX - BLOCK_BYTES + 1,

@@ -18,7 +18,10 @@ pub struct Text<const N: usize> {
 
 impl<const N: usize> Text<N> {
     /// Nothing.
-    pub const EMPTY: Self = Self { bytes: [0; N], len: 0 };
+    pub const EMPTY: Self = Self {
+        bytes: [0; N],
+        len: 0,
+    };
 
     /// A copy of `text`; `None`: too long for this and a zero behind it.
     pub fn new(text: &[u8]) -> Option<Self> {
@@ -77,7 +80,9 @@ impl Settings {
 
     /// Reads all variables through `get`.
     pub fn from<'a>(get: impl Fn(&core::ffi::CStr) -> Option<&'a [u8]>) -> Settings {
-        let policy = get(c"OVERSUB_POLICY").and_then(Text::new).unwrap_or(Text::EMPTY);
+        let policy = get(c"OVERSUB_POLICY")
+            .and_then(Text::new)
+            .unwrap_or(Text::EMPTY);
         let disabled = get(c"OVERSUB_DISABLE").is_some_and(|text| !matches!(text, b"" | b"0"));
         let socket = get(c"OVERSUB_SOCKET").filter(|text| !text.is_empty());
         let ratio = get(c"OVERSUB_RATIO_LIMIT").and_then(parse_ratio);
@@ -86,9 +91,13 @@ impl Settings {
             driver_only: policy.as_bytes() == b"driver",
             policy,
             socket: Text::new(socket.unwrap_or(DEFAULT_SOCKET)).unwrap_or(Text::EMPTY),
-            budget: get(c"OVERSUB_MEMORY_BUDGET").and_then(parse_bytes).unwrap_or(0),
+            budget: get(c"OVERSUB_MEMORY_BUDGET")
+                .and_then(parse_bytes)
+                .unwrap_or(0),
             limit: ratio.map_or(Limit::HostMemory, Limit::Ratio),
-            log: get(c"OVERSUB_LOG").and_then(Text::new).unwrap_or(Text::EMPTY),
+            log: get(c"OVERSUB_LOG")
+                .and_then(Text::new)
+                .unwrap_or(Text::EMPTY),
         }
     }
 }
@@ -138,7 +147,9 @@ mod tests {
 
     fn settings(pairs: &[(&str, &'static str)]) -> Settings {
         Settings::from(|name| {
-            let found = pairs.iter().find(|(key, _)| key.as_bytes() == name.to_bytes());
+            let found = pairs
+                .iter()
+                .find(|(key, _)| key.as_bytes() == name.to_bytes());
             found.map(|(_, value)| value.as_bytes())
         })
     }
@@ -174,7 +185,15 @@ mod tests {
         assert_eq!(parse_bytes(b"3MiB"), Some(3 << 20));
         assert_eq!(parse_bytes(b"2GiB"), Some(2 << 30));
         assert_eq!(parse_bytes(b"12"), Some(12));
-        for wrong in ["", "MiB", "3 MiB", "3mb", "-1", "99999999999999999999", "9999999999TiB"] {
+        for wrong in [
+            "",
+            "MiB",
+            "3 MiB",
+            "3mb",
+            "-1",
+            "99999999999999999999",
+            "9999999999TiB",
+        ] {
             assert_eq!(parse_bytes(wrong.as_bytes()), None, "{wrong}");
         }
     }

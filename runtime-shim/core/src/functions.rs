@@ -77,7 +77,10 @@ impl Layout {
 
     /// Of a kernel with no parameters (yet).
     pub const fn empty() -> Self {
-        Self { parameters: 0, ..Self::unknown() }
+        Self {
+            parameters: 0,
+            ..Self::unknown()
+        }
     }
 
     /// Adds the next parameter: each begins a new word.
@@ -96,7 +99,13 @@ impl Layout {
                 return;
             };
             let bytes = (bytes - within).min(8) as u8;
-            *word = WordSource { parameter, within: start, offset, bytes }.pack();
+            *word = WordSource {
+                parameter,
+                within: start,
+                offset,
+                bytes,
+            }
+            .pack();
             self.count += 1;
             within += 8;
         }
@@ -104,7 +113,10 @@ impl Layout {
 
     /// The words, in order.
     pub fn sources(&self) -> impl Iterator<Item = WordSource> + '_ {
-        self.words.iter().take(usize::from(self.count)).map(|word| WordSource::unpack(*word))
+        self.words
+            .iter()
+            .take(usize::from(self.count))
+            .map(|word| WordSource::unpack(*word))
     }
 }
 
@@ -137,7 +149,10 @@ impl Function {
     #[inline]
     pub fn sources(&self) -> impl ExactSizeIterator<Item = WordSource> + '_ {
         let count = self.count.load(Ordering::Relaxed) as usize;
-        self.words.iter().take(count).map(|word| WordSource::unpack(word.load(Ordering::Relaxed)))
+        self.words
+            .iter()
+            .take(count)
+            .map(|word| WordSource::unpack(word.load(Ordering::Relaxed)))
     }
 
     /// There are more words than a record can carry.
@@ -249,12 +264,7 @@ impl Functions {
     }
 
     /// Learns a kernel. Under the writers' lock. `None`: no room.
-    pub fn learn(
-        &self,
-        handle: Handle,
-        name: &[u8],
-        layout: &Layout,
-    ) -> Option<(u32, &Function)> {
+    pub fn learn(&self, handle: Handle, name: &[u8], layout: &Layout) -> Option<(u32, &Function)> {
         let (index, function) = self.claim(handle)?;
         let hash = oversub_protocol::encode::name_hash(name);
         let known = function.state.load(Ordering::Relaxed) & READY != 0
@@ -268,19 +278,29 @@ impl Functions {
         for (cell, word) in function.words.iter().zip(layout.words) {
             cell.store(word, Ordering::Relaxed);
         }
-        function.count.store(u32::from(layout.count), Ordering::Relaxed);
-        function.parameters.store(layout.parameters, Ordering::Relaxed);
-        function.generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
+        function
+            .count
+            .store(u32::from(layout.count), Ordering::Relaxed);
+        function
+            .parameters
+            .store(layout.parameters, Ordering::Relaxed);
+        function
+            .generation
+            .store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         let kernel = function.state.load(Ordering::Relaxed) & LIBRARY_KERNEL;
         let truncated = if layout.truncated { TRUNCATED } else { 0 };
-        function.state.store(READY | truncated | kernel, Ordering::Release);
+        function
+            .state
+            .store(READY | truncated | kernel, Ordering::Release);
         Some((index, function))
     }
 
     fn keep_name(&self, name: &[u8]) -> (u32, u32) {
         let start = self.names_used.load(Ordering::Relaxed);
         let end = start as usize + name.len();
-        let Some(names) = self.names.get_or_map() else { return (0, 0) };
+        let Some(names) = self.names.get_or_map() else {
+            return (0, 0);
+        };
         if end > names.len() {
             return (0, 0);
         }
@@ -306,7 +326,9 @@ impl Functions {
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Function)> {
         let table = self.table.get().unwrap_or_default();
         let ready = |function: &&Function| function.state.load(Ordering::Relaxed) & READY != 0;
-        (0..).zip(table).filter(move |(_, function)| ready(function))
+        (0..)
+            .zip(table)
+            .filter(move |(_, function)| ready(function))
     }
 
     /// A module went: handles may come back with another meaning.

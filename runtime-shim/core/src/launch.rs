@@ -51,7 +51,11 @@ pub unsafe fn gather(
     parameters: *const *const c_void,
     extra: *const *const c_void,
 ) -> Words {
-    let mut words = Words { words: [0; MAX_LAUNCH_WORDS], count: 0, truncated: false };
+    let mut words = Words {
+        words: [0; MAX_LAUNCH_WORDS],
+        count: 0,
+        truncated: false,
+    };
     words.truncated = function.is_truncated();
     if !parameters.is_null() {
         for source in function.sources() {
@@ -75,7 +79,12 @@ pub unsafe fn gather(
 
 /// # Safety
 /// `start` has `bytes` readable bytes.
-unsafe fn gather_packed(function: &Function, start: *const c_void, bytes: usize, words: &mut Words) {
+unsafe fn gather_packed(
+    function: &Function,
+    start: *const c_void,
+    bytes: usize,
+    words: &mut Words,
+) {
     let mut take = |source: WordSource| {
         let offset = usize::from(source.offset);
         if offset + usize::from(source.bytes) <= bytes {
@@ -91,7 +100,12 @@ unsafe fn gather_packed(function: &Function, start: *const c_void, bytes: usize,
     let mut offset = 0;
     while offset < bytes && offset < usize::from(u16::MAX) {
         let size = (bytes - offset).min(8) as u8;
-        take(WordSource { parameter: 0, within: 0, offset: offset as u16, bytes: size });
+        take(WordSource {
+            parameter: 0,
+            within: 0,
+            offset: offset as u16,
+            bytes: size,
+        });
         offset += 8;
     }
 }

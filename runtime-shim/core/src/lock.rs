@@ -27,7 +27,10 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     /// An open lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Self {
+            state: AtomicU32::new(FREE),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits for the lock.
@@ -53,7 +56,9 @@ impl<T> Lock<T> {
     }
 
     fn take(&self, state: u32) -> bool {
-        self.state.compare_exchange(FREE, state, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.state
+            .compare_exchange(FREE, state, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 
     fn futex(&self, operation: libc::c_int, value: u32) {

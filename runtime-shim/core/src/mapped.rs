@@ -34,7 +34,11 @@ pub fn map<T: Zeroable>(count: usize) -> Option<NonNull<T>> {
             0,
         )
     };
-    if address == libc::MAP_FAILED { None } else { NonNull::new(address.cast()) }
+    if address == libc::MAP_FAILED {
+        None
+    } else {
+        NonNull::new(address.cast())
+    }
 }
 
 /// A fixed-size table that is mapped at its first use by a writer.
@@ -46,7 +50,9 @@ pub struct LazyTable<T, const N: usize> {
 impl<T: Zeroable + Sync, const N: usize> LazyTable<T, N> {
     /// Not mapped yet.
     pub const fn new() -> Self {
-        Self { start: AtomicPtr::new(ptr::null_mut()) }
+        Self {
+            start: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 
     /// The entries, if any were ever written.

@@ -117,7 +117,9 @@ impl Streams {
             .find(|cell| cell.load(Ordering::Relaxed) == 0);
         let Some(cell) = cell else { return SHARED_SLOT };
         let slot = (LEGACY_SLOT + 1..SHARED_SLOT).find(|slot| {
-            let Slot { handle, retired, .. } = self.slot(*slot);
+            let Slot {
+                handle, retired, ..
+            } = self.slot(*slot);
             let retired = retired.load(Ordering::Relaxed);
             handle.load(Ordering::Relaxed) == 0 && (retired == 0 || passed(*slot, retired))
         });
@@ -128,7 +130,10 @@ impl Streams {
             state.retired.store(0, Ordering::Relaxed);
             state.since_mark.store(0, Ordering::Relaxed);
         }
-        cell.store((stream as u64) << SLOT_BITS | u64::from(slot), Ordering::Release);
+        cell.store(
+            (stream as u64) << SLOT_BITS | u64::from(slot),
+            Ordering::Release,
+        );
         slot
     }
 
@@ -149,7 +154,9 @@ impl Streams {
             let slot = value as u8;
             if slot != SHARED_SLOT {
                 let state = self.slot(slot);
-                state.retired.store(state.last.load(Ordering::Relaxed), Ordering::Relaxed);
+                state
+                    .retired
+                    .store(state.last.load(Ordering::Relaxed), Ordering::Relaxed);
                 state.handle.store(0, Ordering::Relaxed);
             }
         }
@@ -163,7 +170,8 @@ impl Streams {
         for CacheLine(slot) in &self.slots {
             slot.handle.store(0, Ordering::Relaxed);
             slot.retired.store(0, Ordering::Relaxed);
-            slot.marked.store(slot.last.load(Ordering::Relaxed), Ordering::Relaxed);
+            slot.marked
+                .store(slot.last.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 

@@ -32,8 +32,14 @@ fn every_address_inside_finds_its_allocation_and_none_outside() {
 #[test]
 fn what_is_not_whole_blocks_or_beyond_the_table_stays_untracked() {
     let table = Allocations::new();
-    assert!(!table.insert(Allocation { address: BLOCK_BYTES + 4096, ..allocation(1, 1) }));
-    assert!(!table.insert(Allocation { bytes: 0, ..allocation(1, 1) }));
+    assert!(!table.insert(Allocation {
+        address: BLOCK_BYTES + 4096,
+        ..allocation(1, 1)
+    }));
+    assert!(!table.insert(Allocation {
+        bytes: 0,
+        ..allocation(1, 1)
+    }));
     assert!(!table.insert(allocation(1 << 40, 1)));
     assert_eq!(table.untracked(), 3);
 }

@@ -11,10 +11,18 @@ fn layout(parameters: &[(usize, usize)]) -> Layout {
 #[test]
 fn each_parameter_begins_a_new_word() {
     let layout = layout(&[(0, 8), (8, 4), (12, 1), (16, 20)]);
-    let words: Vec<_> =
-        layout.sources().map(|s| (s.parameter, s.within, s.offset, s.bytes)).collect();
-    let expected =
-        [(0, 0, 0, 8), (1, 0, 8, 4), (2, 0, 12, 1), (3, 0, 16, 8), (3, 8, 24, 8), (3, 16, 32, 4)];
+    let words: Vec<_> = layout
+        .sources()
+        .map(|s| (s.parameter, s.within, s.offset, s.bytes))
+        .collect();
+    let expected = [
+        (0, 0, 0, 8),
+        (1, 0, 8, 4),
+        (2, 0, 12, 1),
+        (3, 0, 16, 8),
+        (3, 8, 24, 8),
+        (3, 16, 32, 4),
+    ];
     assert_eq!(words, expected);
     assert_eq!(layout.parameters, 4);
     assert!(!layout.truncated);

@@ -6,7 +6,8 @@ fn learnt<'a>(table: &'a Functions, parameters: Option<&[(usize, usize)]>) -> &'
         None => Layout::unknown(),
         Some(list) => {
             let mut layout = Layout::empty();
-            list.iter().for_each(|(offset, bytes)| layout.push(*offset, *bytes));
+            list.iter()
+                .for_each(|(offset, bytes)| layout.push(*offset, *bytes));
             layout
         }
     };
@@ -45,7 +46,11 @@ fn words_come_from_a_packed_buffer_with_and_without_a_layout() {
     let known = learnt(&table, Some(&[(0, 8), (8, 4), (12, 4), (16, 4), (20, 4)]));
     // SAFETY: the buffer has `size` bytes.
     let words = unsafe { gather(known, ptr::null(), extra.as_ptr()) };
-    assert_eq!(words.as_slice(), [0xa, 5, 6, 0xb], "the last one is beyond the buffer");
+    assert_eq!(
+        words.as_slice(),
+        [0xa, 5, 6, 0xb],
+        "the last one is beyond the buffer"
+    );
     table.make_stale();
     let unknown = learnt(&table, None);
     // SAFETY: as above.
@@ -62,5 +67,6 @@ fn an_unknown_layout_or_no_arguments_give_no_words() {
     let words = unsafe { gather(function, list.as_ptr(), ptr::null()) };
     assert!(words.as_slice().is_empty());
     // SAFETY: nothing is read.
-    assert!(unsafe { gather(function, ptr::null(), ptr::null()) }.as_slice().is_empty());
+    let words = unsafe { gather(function, ptr::null(), ptr::null()) };
+    assert!(words.as_slice().is_empty());
 }

@@ -131,13 +131,21 @@ impl Chunks {
     /// Retires a chunk that is in no list.
     pub fn retire(&mut self, id: ChunkId) {
         let spare = self.spare;
-        self.update(id, |chunk| *chunk = Chunk { above: spare, ..EMPTY });
+        self.update(id, |chunk| {
+            *chunk = Chunk {
+                above: spare,
+                ..EMPTY
+            }
+        });
         self.spare = id;
     }
 
     /// Newest of a free list.
     pub fn newest(&self, list: u8) -> ChunkId {
-        self.newest.get(usize::from(list)).copied().unwrap_or(ChunkId::NONE)
+        self.newest
+            .get(usize::from(list))
+            .copied()
+            .unwrap_or(ChunkId::NONE)
     }
 
     /// The next older one in the same free list.
@@ -159,7 +167,9 @@ impl Chunks {
 
     /// Takes a chunk out of its free list.
     pub fn unlink(&mut self, id: ChunkId) {
-        let Chunk { newer, older, list, .. } = self.get(id);
+        let Chunk {
+            newer, older, list, ..
+        } = self.get(id);
         self.update(newer, |chunk| chunk.older = older);
         self.update(older, |chunk| chunk.newer = newer);
         if !newer.is_some() {
@@ -207,7 +217,9 @@ impl Chunks {
 
     /// Takes a chunk out of the index.
     pub fn remove(&mut self, address: u64) {
-        let Some(mut hole) = self.cell_at(address) else { return };
+        let Some(mut hole) = self.cell_at(address) else {
+            return;
+        };
         let mut at = hole;
         // Backward-shift deletion: no tombstones.
         loop {

@@ -62,7 +62,9 @@ impl Pool {
     /// Gives back what was claimed. `discard`: number of the discard that was made; 0: none
     /// was.
     pub fn release(&mut self, address: u64, bytes: u64, discard: u64) {
-        let Some(first) = self.chunk_at(address) else { return };
+        let Some(first) = self.chunk_at(address) else {
+            return;
+        };
         let end = address.saturating_add(bytes);
         self.for_each_in(first, end, |pool, id| {
             pool.chunks.update(id, |chunk| {

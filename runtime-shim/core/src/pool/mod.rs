@@ -132,7 +132,12 @@ impl Pool {
             chunks: Chunks::new(),
             segments: Slab::new(),
             segment_count: 0,
-            usage: Usage { reserved: 0, reserved_high: 0, used: 0, used_high: 0 },
+            usage: Usage {
+                reserved: 0,
+                reserved_high: 0,
+                used: 0,
+                used_high: 0,
+            },
         }
     }
 
@@ -162,7 +167,9 @@ impl Pool {
         }
         match self.foreign_run(list, bytes) {
             Some((first, last)) => self.hand_out(first, last, bytes, requested, stream),
-            None => Err(Refusal::Grow(bytes.next_multiple_of(BLOCK_BYTES).max(SEGMENT_BYTES))),
+            None => Err(Refusal::Grow(
+                bytes.next_multiple_of(BLOCK_BYTES).max(SEGMENT_BYTES),
+            )),
         }
     }
 
@@ -220,8 +227,13 @@ impl Pool {
         stream: Handle,
     ) -> Result<Grant, Refusal> {
         let address = self.chunks.get(first).address;
-        let mut grant =
-            Grant { address, bytes, waits: [0; MAX_WAITS], wait_count: 0, discard: 0 };
+        let mut grant = Grant {
+            address,
+            bytes,
+            waits: [0; MAX_WAITS],
+            wait_count: 0,
+            discard: 0,
+        };
         let mut id = first;
         loop {
             let chunk = self.chunks.get(id);
@@ -310,7 +322,11 @@ impl Pool {
         self.chunks.link(id);
         self.usage.used -= chunk.bytes;
         self.coalesce(id);
-        Some(Part { address, requested: chunk.requested, bytes: chunk.bytes })
+        Some(Part {
+            address,
+            requested: chunk.requested,
+            bytes: chunk.bytes,
+        })
     }
 
     /// Joins a free chunk with those free neighbours whose points one point can say.
@@ -334,7 +350,9 @@ impl Pool {
         if a.in_use || b.in_use || a.claimed || b.claimed {
             return false;
         }
-        let Some(point) = a.point.merged(b.point) else { return false };
+        let Some(point) = a.point.merged(b.point) else {
+            return false;
+        };
         self.chunks.unlink(low);
         self.chunks.unlink(high);
         self.absorb(low, high);
@@ -357,7 +375,9 @@ impl Pool {
             id = self.chunks.older(id);
         }
         for index in 0..self.segment_count {
-            let Some(segment) = self.segments.all().get(index).copied() else { return };
+            let Some(segment) = self.segments.all().get(index).copied() else {
+                return;
+            };
             if self.chunks.get(segment.first).list != list {
                 continue;
             }
@@ -403,15 +423,28 @@ impl Pool {
 
     /// Adds a segment for requests of `requested` bytes. `false`: the tables are full.
     pub fn add_segment(&mut self, address: u64, bytes: u64, requested: u64) -> bool {
-        let Some((class, _)) = Class::of(requested) else { return false };
+        let Some((class, _)) = Class::of(requested) else {
+            return false;
+        };
         if self.segment_count == MAX_SEGMENTS || !self.segments.ensure() {
             return false;
         }
-        let chunk = Chunk { address, bytes, list: class as u8, ..EMPTY };
-        let Some(first) = self.chunks.create(chunk) else { return false };
+        let chunk = Chunk {
+            address,
+            bytes,
+            list: class as u8,
+            ..EMPTY
+        };
+        let Some(first) = self.chunks.create(chunk) else {
+            return false;
+        };
         self.chunks.link(first);
         if let Some(segment) = self.segments.all_mut().get_mut(self.segment_count) {
-            *segment = Segment { address, bytes, first };
+            *segment = Segment {
+                address,
+                bytes,
+                first,
+            };
             self.segment_count += 1;
         }
         self.usage.reserved += bytes;
@@ -437,7 +470,11 @@ impl Pool {
             let done = first.point == Point::Done || passed(&first.point);
             first.bytes == segment.bytes && !first.in_use && !first.claimed && done
         };
-        let all = self.segments.all().get(..self.segment_count).unwrap_or_default();
+        let all = self
+            .segments
+            .all()
+            .get(..self.segment_count)
+            .unwrap_or_default();
         let index = all.iter().position(free)?;
         let segment = *all.get(index)?;
         self.chunks.unlink(segment.first);
@@ -450,10 +487,22 @@ impl Pool {
 
     /// The handed-out part that `address` lies in.
     pub fn part(&self, address: u64) -> Option<Part> {
-        let id = self.chunks.find(address).or_else(|| self.chunk_at(address))?;
+        let id = self
+            .chunks
+            .find(address)
+            .or_else(|| self.chunk_at(address))?;
         let chunk = self.chunks.get(id);
-        let Chunk { address, requested, bytes, .. } = chunk;
-        chunk.in_use.then_some(Part { address, requested, bytes })
+        let Chunk {
+            address,
+            requested,
+            bytes,
+            ..
+        } = chunk;
+        chunk.in_use.then_some(Part {
+            address,
+            requested,
+            bytes,
+        })
     }
 
     /// The chunk that `address` lies in.
@@ -477,9 +526,19 @@ impl Pool {
             let mut id = segment.first;
             while id.is_some() {
                 let chunk = self.chunks.get(id);
-                let Chunk { address, requested, bytes, above, .. } = chunk;
+                let Chunk {
+                    address,
+                    requested,
+                    bytes,
+                    above,
+                    ..
+                } = chunk;
                 if chunk.in_use {
-                    each(Part { address, requested, bytes });
+                    each(Part {
+                        address,
+                        requested,
+                        bytes,
+                    });
                 }
                 id = above;
             }
@@ -488,9 +547,17 @@ impl Pool {
 
     /// Forgets everything: the context is gone, and the memory with it.
     pub fn clear(&mut self) {
-        let Usage { reserved_high, used_high, .. } = self.usage;
+        let Usage {
+            reserved_high,
+            used_high,
+            ..
+        } = self.usage;
         *self = Pool::new();
-        self.usage = Usage { reserved_high, used_high, ..self.usage };
+        self.usage = Usage {
+            reserved_high,
+            used_high,
+            ..self.usage
+        };
     }
 }
 

@@ -32,9 +32,14 @@ impl Point {
     pub fn merged(self, other: Point) -> Option<Point> {
         match (self, other) {
             (Point::Done, point) | (point, Point::Done) => Some(point),
-            (Point::Stream { stream: a, seq: x, .. }, Point::Stream { stream: b, seq: y, .. }) => {
-                (a == b).then_some(if x >= y { self } else { other })
-            }
+            (
+                Point::Stream {
+                    stream: a, seq: x, ..
+                },
+                Point::Stream {
+                    stream: b, seq: y, ..
+                },
+            ) => (a == b).then_some(if x >= y { self } else { other }),
         }
     }
 }

@@ -9,7 +9,11 @@ fn never(_: &Point) -> bool {
 }
 
 fn freed(stream: Handle, seq: u64) -> Point {
-    Point::Stream { stream, slot: stream as u8, seq }
+    Point::Stream {
+        stream,
+        slot: stream as u8,
+        seq,
+    }
 }
 
 /// Allocates, growing as the shim does.
@@ -30,7 +34,10 @@ fn classes_round_up_without_wasting_blocks() {
     assert_eq!(Class::of(0), Some((Class::Small, 512)));
     assert_eq!(Class::of(513), Some((Class::Small, 1024)));
     assert_eq!(Class::of(2 * MIB), Some((Class::Large, 2 * MIB)));
-    assert_eq!(Class::of(2 * MIB + 1), Some((Class::Medium, 2 * MIB + (64 << 10))));
+    assert_eq!(
+        Class::of(2 * MIB + 1),
+        Some((Class::Medium, 2 * MIB + (64 << 10)))
+    );
     assert_eq!(Class::of(31 * MIB), Some((Class::Large, 32 * MIB)));
     assert_eq!(Class::of(u64::MAX), None);
 }
@@ -64,7 +71,16 @@ fn no_wait_is_needed_once_the_device_has_passed_the_free() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 32 * MIB, 7);
     pool.free(whole.address, freed(7, 5), 0).unwrap();
-    let passed = |point: &Point| matches!(point, Point::Stream { slot: 7, seq: ..=5, .. });
+    let passed = |point: &Point| {
+        matches!(
+            point,
+            Point::Stream {
+                slot: 7,
+                seq: ..=5,
+                ..
+            }
+        )
+    };
     assert_eq!(pool.allocate(32 * MIB, 8, passed).unwrap().wait_count, 0);
 }
 
@@ -100,8 +116,10 @@ fn an_iteration_repeated_gets_the_same_addresses_even_among_discards() {
     let sizes = [6 * MIB, 2 * MIB, 10 * MIB, 4096, 3 * MIB, 2 * MIB];
     let mut first: Option<Vec<u64>> = None;
     for round in 1..5 {
-        let taken: Vec<u64> =
-            sizes.iter().map(|size| allocate(&mut pool, &mut next, *size, 7).address).collect();
+        let taken: Vec<u64> = sizes
+            .iter()
+            .map(|size| allocate(&mut pool, &mut next, *size, 7).address)
+            .collect();
         for address in taken.iter().rev() {
             pool.free(*address, freed(7, round), 0).unwrap();
         }
@@ -118,10 +136,20 @@ fn a_claimed_range_is_not_handed_out_until_released_and_then_after_its_discard()
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 32 * MIB, 7);
     pool.free(whole.address, freed(7, 1), 0).unwrap();
-    assert_eq!(pool.claim(whole.address, 2 * MIB, never), Err(Declined::NotPassed));
-    pool.claim(whole.address + 2 * MIB, 2 * MIB, |_| true).unwrap();
-    assert!(matches!(pool.allocate(2 * MIB, 7, |_| true), Err(Refusal::Grow(_))));
-    assert_eq!(pool.claim(whole.address, 2 * MIB, |_| true), Err(Declined::Claimed));
+    assert_eq!(
+        pool.claim(whole.address, 2 * MIB, never),
+        Err(Declined::NotPassed)
+    );
+    pool.claim(whole.address + 2 * MIB, 2 * MIB, |_| true)
+        .unwrap();
+    assert!(matches!(
+        pool.allocate(2 * MIB, 7, |_| true),
+        Err(Refusal::Grow(_))
+    ));
+    assert_eq!(
+        pool.claim(whole.address, 2 * MIB, |_| true),
+        Err(Declined::Claimed)
+    );
     pool.release(whole.address + 2 * MIB, 2 * MIB, 42);
     assert_eq!(pool.allocate(2 * MIB, 7, never).unwrap().discard, 42);
 }
@@ -131,7 +159,10 @@ fn memory_in_use_and_foreign_memory_cannot_be_claimed() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let used = allocate(&mut pool, &mut next, 2 * MIB, 7);
     let free = used.address + 2 * MIB;
-    assert_eq!(pool.claim(used.address, 2 * MIB, |_| true), Err(Declined::InUse));
+    assert_eq!(
+        pool.claim(used.address, 2 * MIB, |_| true),
+        Err(Declined::InUse)
+    );
     assert_eq!(pool.claim(64, 2 * MIB, |_| true), Err(Declined::NotPool));
     assert_eq!(pool.claim(free, 1 << 40, |_| true), Err(Declined::NotPool));
     assert_eq!(pool.claim(free, 2 * MIB, |_| true), Ok(()));
@@ -157,10 +188,16 @@ fn free_segments_go_back_above_the_threshold() {
     pool.free(a.address, freed(7, 1), 0).unwrap();
     assert_eq!(pool.take_free_segment(0, never), None);
     assert_eq!(pool.take_free_segment(128 * MIB, |_| true), None);
-    assert_eq!(pool.take_free_segment(0, |_| true), Some((a.address, 64 * MIB)));
+    assert_eq!(
+        pool.take_free_segment(0, |_| true),
+        Some((a.address, 64 * MIB))
+    );
     assert_eq!(pool.take_free_segment(0, |_| true), None);
     pool.free(b.address, Point::Done, 0).unwrap();
-    assert_eq!(pool.take_free_segment(0, never), Some((b.address, 64 * MIB)));
+    assert_eq!(
+        pool.take_free_segment(0, never),
+        Some((b.address, 64 * MIB))
+    );
     assert_eq!(pool.usage.reserved, 0);
     assert_eq!(pool.usage.reserved_high, 128 * MIB);
 }
@@ -170,7 +207,10 @@ fn what_was_not_handed_out_is_not_freed() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let a = allocate(&mut pool, &mut next, 3 * MIB, 7);
     assert_eq!(pool.free(a.address + 512, Point::Done, 0), None);
-    assert_eq!(pool.part(a.address + MIB).map(|part| part.requested), Some(3 * MIB));
+    assert_eq!(
+        pool.part(a.address + MIB).map(|part| part.requested),
+        Some(3 * MIB)
+    );
     assert!(pool.free(a.address, Point::Done, 0).is_some());
     assert_eq!(pool.free(a.address, Point::Done, 0), None);
     assert_eq!(pool.part(a.address), None);
@@ -230,8 +270,14 @@ impl Model {
 
     fn check_grant(&mut self, grant: &Grant, stream: Handle) {
         let range = (grant.address, grant.bytes);
-        assert!(!self.live.iter().any(|live| overlap(*live, range)), "handed out twice");
-        assert!(!self.claims.iter().any(|claim| overlap(*claim, range)), "claimed memory");
+        assert!(
+            !self.live.iter().any(|live| overlap(*live, range)),
+            "handed out twice"
+        );
+        assert!(
+            !self.claims.iter().any(|claim| overlap(*claim, range)),
+            "claimed memory"
+        );
         let waits = &grant.waits[..grant.wait_count];
         for (address, bytes, freed_in, seq) in &self.freed {
             let is_covered = self.covered.iter().any(|(of, until, discard)| {
@@ -241,15 +287,23 @@ impl Model {
                 || waits.contains(freed_in)
                 || self.passed[*freed_in] >= *seq
                 || is_covered;
-            assert!(!overlap((*address, *bytes), range) || ordered, "used before it is free");
+            assert!(
+                !overlap((*address, *bytes), range) || ordered,
+                "used before it is free"
+            );
         }
         for (address, bytes, discard) in &self.discarded {
             let ordered = grant.discard >= *discard;
-            assert!(!overlap((*address, *bytes), range) || ordered, "used before its discard");
+            assert!(
+                !overlap((*address, *bytes), range) || ordered,
+                "used before its discard"
+            );
         }
         // From now on the memory's history is this stream's business.
-        self.freed.retain(|(address, bytes, ..)| !overlap((*address, *bytes), range));
-        self.discarded.retain(|(address, bytes, _)| !overlap((*address, *bytes), range));
+        self.freed
+            .retain(|(address, bytes, ..)| !overlap((*address, *bytes), range));
+        self.discarded
+            .retain(|(address, bytes, _)| !overlap((*address, *bytes), range));
         self.live.push(range);
     }
 }

@@ -1,0 +1,153 @@
+//! The session with the daemon as the hooks see it: where records and marks go.
+//!
+//! Hooks reach it only between entering and leaving a stream slot, so the executor, which
+//! replaces it, knows when no one is inside any more.
+
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use oversub_protocol::layout::{ControlPage, DevicePage, STREAM_SLOTS};
+use oversub_protocol::ring::{Encode, Push, Writer};
+use oversub_shim_core::abi::Handle;
+use oversub_shim_core::pool::point::Point;
+use oversub_shim_core::streams::{self, Inside, SHARED_SLOT};
+
+use crate::driver;
+use crate::state::{ErrnoKept, STREAMS};
+
+/// Everything of a session that hooks use.
+#[derive(Debug)]
+pub struct Session {
+    /// Words that the device writes.
+    pub device_page: NonNull<DevicePage>,
+    /// Words that both sides write.
+    pub control_page: NonNull<ControlPage>,
+    /// The event ring.
+    pub events: Writer,
+    /// Written when the daemon sleeps.
+    pub events_wake: i32,
+    /// The device page as the device sees it; 0: it cannot.
+    pub marks_at: AtomicU64,
+    /// Marks that the driver refused in a row.
+    pub marks_refused: AtomicU32,
+}
+
+static CURRENT: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
+
+/// Makes `session` (or none) the current one.
+pub fn set(session: *mut Session) {
+    CURRENT.store(session, Ordering::SeqCst);
+}
+
+/// The current session, for as long as the caller is inside a slot.
+#[inline]
+pub fn current<'a>(_inside: &'a Inside<'_>) -> Option<&'a Session> {
+    // Sequentially consistent, as is entering: either the executor sees us inside, or we see
+    // that it has taken the session away.
+    let session = CURRENT.load(Ordering::SeqCst);
+    // SAFETY: sessions are unmapped only after every slot was seen empty since `set`.
+    unsafe { session.as_ref() }
+}
+
+/// Calls `action` with the current session, from outside any slot.
+pub fn with<R>(action: impl FnOnce(&Session) -> R) -> Option<R> {
+    let inside = STREAMS.enter(SHARED_SLOT);
+    current(&inside).map(action)
+}
+
+/// Writes a record, if there is a session.
+pub fn push<R: Encode>(record: &R) {
+    with(|session| session.push(record));
+}
+
+/// Whether the device has passed `point`, as far as its marks tell.
+pub fn has_passed(point: &Point) -> bool {
+    match point {
+        Point::Done => true,
+        Point::Stream { slot, seq, .. } => {
+            with(|session| session.has_passed(*slot, *seq)).unwrap_or(false)
+        }
+    }
+}
+
+impl Session {
+    /// Words that the device writes.
+    #[inline]
+    pub fn device(&self) -> &DevicePage {
+        // SAFETY: mapped while the session exists; atomics only.
+        unsafe { self.device_page.as_ref() }
+    }
+
+    /// Words that both sides write.
+    #[inline]
+    pub fn control(&self) -> &ControlPage {
+        // SAFETY: mapped while the session exists; atomics only.
+        unsafe { self.control_page.as_ref() }
+    }
+
+    /// Writes a record, or lets it be counted as dropped.
+    #[inline]
+    pub fn push<R: Encode>(&self, record: &R) {
+        if self.events.push(record) == Push::WrittenWake {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        let _errno = ErrnoKept::new();
+        let one = 1_u64;
+        // SAFETY: eight bytes of a local. Non-blocking: a full counter wakes as well.
+        unsafe { libc::write(self.events_wake, (&raw const one).cast(), 8) };
+    }
+
+    /// Whether the device has passed `number` in `slot`.
+    pub fn has_passed(&self, slot: u8, number: u64) -> bool {
+        let word = self.device().progress.get(usize::from(slot));
+        slot != SHARED_SLOT
+            && word.is_some_and(|word| streams::has_passed(word.load(Ordering::Acquire), number))
+    }
+
+    /// Has `stream` write how far it is, if that can be said now. `own`: entries into `slot`
+    /// that the caller holds.
+    pub fn mark(&self, stream: Handle, slot: u8, own: u32) {
+        const GIVE_UP_AFTER: u32 = 64;
+        let base = self.marks_at.load(Ordering::Relaxed);
+        if base == 0 {
+            return;
+        }
+        let Some(value) = STREAMS.mark_value(slot, own) else {
+            return;
+        };
+        let address = base + u64::from(slot) * 4;
+        // SAFETY: the page is registered with the driver and never unmapped.
+        let result = unsafe { driver::write_value(stream, address, value as u32) };
+        if result.is_ok() {
+            self.marks_refused.store(0, Ordering::Relaxed);
+            STREAMS.note_mark(slot, value);
+        } else if self.marks_refused.fetch_add(1, Ordering::Relaxed) >= GIVE_UP_AFTER {
+            self.marks_at.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The host has seen that `slot` passed `value`.
+    pub fn host_mark(&self, slot: u8, value: u64) {
+        let Some(word) = self.device().progress.get(usize::from(slot)) else {
+            return;
+        };
+        let ahead = |word: u32| (!streams::has_passed(word, value)).then_some(value as u32);
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, ahead);
+        STREAMS.note_mark(slot, value);
+    }
+
+    /// Launches in a stream after which a mark is wanted.
+    #[inline]
+    pub fn stride(&self) -> u32 {
+        self.control().mark_stride.load(Ordering::Relaxed).max(1)
+    }
+}
+
+/// Slots that can be marked.
+pub fn marked_slots() -> impl Iterator<Item = u8> {
+    (0..STREAM_SLOTS as u8).filter(|slot| *slot != SHARED_SLOT)
+}
