@@ -156,11 +156,12 @@ impl Drop for Context {
 }
 
 /// A word that streams wait for, so that a test decides when they go on.
-pub struct Gate(Box<AtomicU32>);
+pub struct Gate(&'static AtomicU32);
 
 impl Gate {
     pub fn new(_: &Context) -> Gate {
-        let word = Box::new(AtomicU32::new(0));
+        // For ever, as streams may still write it when a test has failed.
+        let word: &AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
         // SAFETY: the word lives as long as its registration.
         ok(unsafe { cuMemHostRegister_v2(word.as_ptr().cast(), 4, 0) });
         Gate(word)
@@ -188,7 +189,10 @@ impl Gate {
 impl Drop for Gate {
     fn drop(&mut self) {
         self.set(u32::MAX >> 1);
-        // SAFETY: registered in `new`.
-        let _ = unsafe { cuMemHostUnregister(self.0.as_ptr().cast()) };
+        // It waits for the streams, which a failed test may hold by other gates.
+        if !std::thread::panicking() {
+            // SAFETY: registered in `new`.
+            let _ = unsafe { cuMemHostUnregister(self.0.as_ptr().cast()) };
+        }
     }
 }
