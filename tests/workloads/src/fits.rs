@@ -51,7 +51,9 @@ pub fn launches(words: u64, iteration: u32, seed: u32) -> impl Iterator<Item = L
                 iteration.wrapping_mul(1 << 16).wrapping_add(index as u32),
                 keys,
             );
-            let long = (index as u64 % LONG_EVERY == 0).then_some(Launch::Long(first, count, key));
+            let long = (index as u64)
+                .is_multiple_of(LONG_EVERY)
+                .then_some(Launch::Long(first, count, key));
             [Launch::Sweep(first, count, step), Launch::Small(key)]
                 .into_iter()
                 .chain(long)

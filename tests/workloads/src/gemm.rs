@@ -1,6 +1,6 @@
 //! `gemm`: the product C = A x B of matrices in tiles, larger together than device memory.
 //!
-//! A is short (64 rows) and B is wide, as in a network's forward pass: so a tile of B is
+//! A is short (32 rows) and B is wide, as in a network's forward pass: so a tile of B is
 //! used for little arithmetic, and moving it matters. Tiles are stored one after the
 //! other, row by row, and the loops take them row by row, as a program does that knows
 //! nothing of paging. Words wrap, so the result does not depend on the order of sums.
@@ -12,7 +12,7 @@ use crate::sequence::{derive, word};
 use crate::size::{BLOCK, MIB, whole_blocks};
 
 /// Rows of a tile of A and of C.
-pub const TILE_M: u64 = 32;
+pub const TILE_M: u64 = 16;
 /// Columns of a tile of A, rows of a tile of B.
 pub const TILE_K: u64 = 1024;
 /// Columns of a tile of B and of C.
@@ -20,11 +20,11 @@ pub const TILE_N: u64 = 1024;
 /// Columns of a panel, in which tiles of B and C are stored.
 pub const PANEL: u64 = 16;
 
-/// Words of a tile of A: 128 KiB.
+/// Words of a tile of A: 64 KiB.
 pub const TILE_A: u64 = TILE_M * TILE_K;
 /// Words of a tile of B: 4 MiB.
 pub const TILE_B: u64 = TILE_K * TILE_N;
-/// Words of a tile of C: 128 KiB.
+/// Words of a tile of C: 64 KiB.
 pub const TILE_C: u64 = TILE_M * TILE_N;
 
 /// Tile rows of A and C.

@@ -57,17 +57,71 @@ unsafe fn gemm_tile_body(_: &Shape, words: &[u64], piece: u64) {
         else {
             return;
         };
-        let mut acc = *block;
-        for ((((b, x0), x1), x2), x3) in b.iter().zip(a0).zip(a1).zip(a2).zip(a3) {
-            for (acc, x) in acc.iter_mut().zip([*x0, *x1, *x2, *x3]) {
-                add_scaled(acc, x, b);
-            }
-        }
-        *block = acc;
+        multiply(block, [a0, a1, a2, a3], b);
     }
     for (row, line) in rest.iter_mut().zip(lines) {
         for (b, x) in b.iter().zip(line) {
             add_scaled(row, *x, b);
+        }
+    }
+}
+
+/// Adds to four rows of C the product of four rows of A with a panel of B.
+#[inline(always)]
+fn multiply(c: &mut [[u32; PANEL]; ROWS], a: [&[u32]; ROWS], b: &[[u32; PANEL]]) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the feature is there.
+        return unsafe { multiply_avx2(c, a, b) };
+    }
+    for ((((b, x0), x1), x2), x3) in b.iter().zip(a[0]).zip(a[1]).zip(a[2]).zip(a[3]) {
+        for (c, x) in c.iter_mut().zip([*x0, *x1, *x2, *x3]) {
+            add_scaled(c, x, b);
+        }
+    }
+}
+
+/// [`multiply`], with the sums in eight registers: the compiler does not find that by
+/// itself.
+///
+/// # Safety
+///
+/// Only on a processor with AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn multiply_avx2(c: &mut [[u32; PANEL]; ROWS], a: [&[u32]; ROWS], b: &[[u32; PANEL]]) {
+    use std::arch::x86_64::{
+        __m256i, _mm256_add_epi32, _mm256_loadu_si256, _mm256_mullo_epi32, _mm256_set1_epi32,
+        _mm256_setzero_si256, _mm256_storeu_si256,
+    };
+    let halves = |row: &[u32; PANEL]| {
+        let first = row.as_ptr().cast::<__m256i>();
+        // SAFETY: a row is two registers long.
+        unsafe {
+            [
+                _mm256_loadu_si256(first),
+                _mm256_loadu_si256(first.wrapping_add(1)),
+            ]
+        }
+    };
+    let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
+    for (sum, row) in sums.iter_mut().zip(c.iter()) {
+        *sum = halves(row);
+    }
+    for ((((b, x0), x1), x2), x3) in b.iter().zip(a[0]).zip(a[1]).zip(a[2]).zip(a[3]) {
+        let b = halves(b);
+        for (sum, x) in sums.iter_mut().zip([*x0, *x1, *x2, *x3]) {
+            let x = _mm256_set1_epi32(x.cast_signed());
+            sum[0] = _mm256_add_epi32(sum[0], _mm256_mullo_epi32(x, b[0]));
+            sum[1] = _mm256_add_epi32(sum[1], _mm256_mullo_epi32(x, b[1]));
+        }
+    }
+    for (row, sum) in c.iter_mut().zip(&sums) {
+        let first = row.as_mut_ptr().cast::<__m256i>();
+        // SAFETY: a row is two registers long.
+        unsafe {
+            _mm256_storeu_si256(first, sum[0]);
+            _mm256_storeu_si256(first.wrapping_add(1), sum[1]);
         }
     }
 }

@@ -285,7 +285,7 @@ fn gradients_are_summed_in_order() {
     let mut dx = vec![0f32; ROWS * 8];
     let params = [p(&w), p(&dpre), p(&dy), pm(&mut dx), GROUPS as u64];
     launch("mlp_input_grad", ROWS * 8, &params);
-    for i in 0..ROWS * 8 {
+    for (i, dy) in dy.iter().enumerate() {
         let (feature, sample) = (i / 8, i % 8);
         let (base, k) = (feature / 32 * 32, feature % 32);
         let mut acc = 0.0f32;
@@ -293,7 +293,7 @@ fn gradients_are_summed_in_order() {
             acc += w[(base + o) * 32 + k] * dpre[(base + o) * 8 + sample];
         }
         let got = dx[shifted(feature) * 8 + sample];
-        assert_eq!(got.to_bits(), (dy[i] + acc).to_bits(), "dx {i}");
+        assert_eq!(got.to_bits(), (dy + acc).to_bits(), "dx {i}");
     }
     let mut dw = vec![0f32; GROUPS * 1024];
     launch(
@@ -301,14 +301,14 @@ fn gradients_are_summed_in_order() {
         GROUPS * 1024,
         &[p(&dpre), p(&x), pm(&mut dw), GROUPS as u64],
     );
-    for i in 0..GROUPS * 1024 {
+    for (i, dw) in dw.iter().enumerate() {
         let (feature, k) = (i / 32, i % 32);
         let row = shifted(feature / 32 * 32 + k);
         let mut acc = 0.0f32;
         for b in 0..8 {
             acc += dpre[feature * 8 + b] * x[row * 8 + b];
         }
-        assert_eq!(dw[i].to_bits(), acc.to_bits(), "dw {i}");
+        assert_eq!(dw.to_bits(), acc.to_bits(), "dw {i}");
     }
 }
 
