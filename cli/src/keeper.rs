@@ -12,10 +12,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, fork, getpid, pipe, setsid};
+use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2, setsid};
 
 use crate::private_daemon::PrivateDaemon;
 
@@ -29,7 +30,7 @@ use crate::private_daemon::PrivateDaemon;
 pub fn keep(folder: &Path, daemon: Option<&Path>) -> Result<()> {
     let program = getpid();
     let (mut ours, theirs) = {
-        let (read, write) = pipe().context("cannot make a pipe")?;
+        let (read, write) = pipe2(OFlag::O_CLOEXEC).context("cannot make a pipe")?;
         (File::from(read), File::from(write))
     };
     // SAFETY: this process has one thread (nothing before this starts one), so the child
