@@ -83,18 +83,9 @@ impl Accesses {
         memory: &Memory,
         probes: bool,
     ) -> Access {
-        let threads = launch
-            .grid
-            .iter()
-            .map(|&n| u64::from(n))
-            .product::<u64>()
-            .saturating_mul(
-                launch
-                    .block
-                    .iter()
-                    .map(|&n| u64::from(n))
-                    .fold(1, u64::saturating_mul),
-            );
+        let grid = launch.grid.iter().map(|&n| u64::from(n));
+        let block = launch.block.iter().map(|&n| u64::from(n));
+        let threads = grid.chain(block).fold(1, u64::saturating_mul);
         let mut ranges = Vec::with_capacity(objects.len());
         let mut least = Vec::with_capacity(objects.len());
         for (index, object) in objects.iter().enumerate() {
@@ -283,15 +274,15 @@ impl Correction {
 
 /// The tracked blocks of a range that lies in one allocation.
 fn extent_of(range: Range, memory: &Memory) -> Extent {
-    let Some(allocation) = memory.allocation_at(range.address) else {
-        return Extent { first: 0, count: 0 };
+    let tracked = memory.tracked(range);
+    let first = tracked.address / BLOCK_BYTES;
+    let end = if tracked.bytes == 0 {
+        first
+    } else {
+        tracked.end().div_ceil(BLOCK_BYTES)
     };
-    let end = range
-        .end()
-        .min(allocation.range.address + allocation.tracked_bytes);
-    let first = range.address / BLOCK_BYTES;
     Extent {
         first,
-        count: end.div_ceil(BLOCK_BYTES).saturating_sub(first),
+        count: end - first,
     }
 }

@@ -57,6 +57,21 @@ fn run(shape: &Shape, policy: PolicyKind, budget: bool) -> Outcome {
     Device::new(machine, policy).run(program)
 }
 
+/// A client that claims more than any machine has costs the engine no time.
+#[test]
+fn huge_pool_parts_cost_only_what_is_tracked() {
+    let (address, bytes) = (0x7000_0000_0000, 1 << 60);
+    let events = [
+        Wild::Alloc(address, bytes, true, false),
+        Wild::Use(address, bytes, 1),
+        Wild::Launch(1, 0, 0, vec![address]),
+        Wild::Progress(0, 1),
+        Wild::Unuse(address, 0, 2),
+        Wild::Free(address),
+    ];
+    feed(&events, PolicyKind::Foresight, false);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 

@@ -165,6 +165,20 @@ impl Memory {
         Some(part)
     }
 
+    /// What of a range is tracked: nothing says that a client's sizes are sane.
+    pub(crate) fn tracked(&self, range: Range) -> Range {
+        let tracked = self
+            .allocation_at(range.address)
+            .map_or(range.address, |allocation| {
+                allocation.range.address + allocation.tracked_bytes
+            });
+        let end = range.end().min(tracked);
+        Range {
+            address: range.address,
+            bytes: end.saturating_sub(range.address),
+        }
+    }
+
     /// The allocation that holds `address`.
     pub(crate) fn allocation_at(&self, address: u64) -> Option<&Allocation> {
         let (_, allocation) = self.allocations.range(..=address).next_back()?;

@@ -114,7 +114,7 @@ impl World {
             return;
         }
         let born = self.history.head();
-        for id in range.blocks() {
+        for id in self.memory.tracked(range).blocks() {
             let Some(slot) = self.blocks.find(id) else {
                 continue;
             };
@@ -127,7 +127,8 @@ impl World {
     /// A part was taken back; its content dies when the stream gets there.
     pub(crate) fn end_part(&mut self, address: u64, stream: StreamId, seq: Seq) {
         if let Some(part) = self.memory.end_part(address) {
-            self.window.push_death(stream, seq, part.range);
+            let range = self.memory.tracked(part.range);
+            self.window.push_death(stream, seq, range);
         }
     }
 
