@@ -5,9 +5,9 @@ use core::ffi::{c_uchar, c_uint, c_ushort, c_void};
 use oversub_protocol::event::CopyRecord;
 use oversub_shim_core::abi::{CuResult, DevicePtr, Handle};
 
-use super::launch::numbered;
+use super::launch::{Item, finish};
 use crate::entry_points::{Real, forward, types};
-use crate::state::{self, ALLOCATIONS, STREAMS};
+use crate::state::{self, ALLOCATIONS};
 
 /// One copy, or a memset where there is no source.
 struct Copy {
@@ -17,11 +17,18 @@ struct Copy {
 }
 
 /// Tells of `copy`, if it touches managed memory, and makes it.
+#[inline]
 fn told(stream: Handle, per_thread: bool, copy: Copy, act: impl FnOnce() -> CuResult) -> CuResult {
     if !state::is_recording() {
         return act();
     }
-    let Copy { to, from, bytes } = copy;
+    let item = tell(stream, per_thread, &copy);
+    finish(item, act())
+}
+
+#[inline(never)]
+fn tell(stream: Handle, per_thread: bool, copy: &Copy) -> Option<Item> {
+    let Copy { to, from, bytes } = *copy;
     let mut flags = 0;
     if ALLOCATIONS.contains(to) {
         flags |= CopyRecord::DST_MANAGED;
@@ -30,23 +37,18 @@ fn told(stream: Handle, per_thread: bool, copy: Copy, act: impl FnOnce() -> CuRe
         flags |= CopyRecord::SRC_MANAGED;
     }
     if flags == 0 || bytes == 0 {
-        return act();
+        return None;
     }
-    numbered(
-        stream,
-        per_thread,
-        act,
-        |session, inside, slot, captured| {
-            let seq = STREAMS.next(inside);
-            if captured {
-                return;
-            }
-            match from {
-                Some(from) => session.push(&CopyRecord::copy(slot, flags, seq, to, from, bytes)),
-                None => session.push(&CopyRecord::memset(slot, flags, seq, to, bytes)),
-            }
-        },
-    )
+    let item = Item::begin(stream, per_thread)?;
+    let seq = item.number();
+    if !item.captured {
+        let record = match from {
+            Some(from) => CopyRecord::copy(item.slot, flags, seq, to, from, bytes),
+            None => CopyRecord::memset(item.slot, flags, seq, to, bytes),
+        };
+        item.session().push(&record);
+    }
+    Some(item)
 }
 
 macro_rules! copies {

@@ -7,6 +7,7 @@
 //! execution that touched nothing, and progress goes past its number like past any other.
 
 use core::ffi::{c_uint, c_void};
+use core::ptr::NonNull;
 
 use oversub_protocol::encode::{Launch, LaunchShape};
 use oversub_protocol::event::LaunchRecord;
@@ -175,69 +176,115 @@ pub unsafe fn graph(real: Real<types::cuGraphLaunch>, graph: Handle, stream: Han
     if !state::is_recording() {
         return launch();
     }
-    numbered(stream, real.per_thread, launch, |_, _, _, _| {})
+    let item = Item::begin(stream, real.per_thread);
+    if let Some(item) = &item {
+        item.number();
+    }
+    finish(item, launch())
 }
 
 /// # Safety
 /// The kernel's pointers are what the program passes to the driver.
+#[inline]
 unsafe fn recorded(
     kernel: &Kernel,
     stream: Handle,
     per_thread: bool,
     launch: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    numbered(
-        stream,
-        per_thread,
-        launch,
-        |session, inside, slot, captured| {
-            let known = FUNCTIONS.find(kernel.function);
-            let Some((number, function)) = known.or_else(|| learn(session, kernel.function)) else {
-                STREAMS.next(inside);
-                return;
-            };
-            // SAFETY: by this function's contract.
-            let words = unsafe { gather(function, kernel.parameters, kernel.extra) };
-            let mut flags = if captured {
-                LaunchRecord::FLAG_CAPTURED
-            } else {
-                0
-            };
-            if words.truncated {
-                flags |= LaunchRecord::FLAG_TRUNCATED;
-            }
-            let shape = LaunchShape {
-                stream: slot,
-                flags,
-                seq: STREAMS.next(inside),
-                function: number,
-                grid: kernel.grid,
-                // No device takes more than 1,024 threads in a direction.
-                block: kernel.block.map(|threads| threads as u16),
-            };
-            session.push(&Launch::new(shape, words.as_slice()));
-        },
-    )
+    // SAFETY: by this function's contract.
+    let item = unsafe { tell(kernel, stream, per_thread) };
+    finish(item, launch())
 }
 
-/// Calls `tell` and then `act`, as one item of the stream, and marks progress when due.
-#[inline]
-pub fn numbered(
-    stream: Handle,
-    per_thread: bool,
-    act: impl FnOnce() -> CuResult,
-    tell: impl FnOnce(&Session, &Inside<'_>, u8, bool),
-) -> CuResult {
-    let slot = slot_of(stream, per_thread);
-    let inside = STREAMS.enter(slot);
-    let Some(session) = session::current(&inside) else {
-        return act();
+/// Writes the record of a launch.
+///
+/// # Safety
+/// As [`recorded`].
+#[inline(never)]
+unsafe fn tell(kernel: &Kernel, stream: Handle, per_thread: bool) -> Option<Item> {
+    let item = Item::begin(stream, per_thread)?;
+    let known = FUNCTIONS.find(kernel.function);
+    let Some((number, function)) = known.or_else(|| learn(item.session(), kernel.function)) else {
+        item.number();
+        return Some(item);
     };
-    let captured = capture::is_capturing(stream, per_thread);
-    tell(session, &inside, slot, captured);
-    let result = act();
-    if STREAMS.is_mark_due(slot, session.stride()) && result.is_ok() && !captured {
-        session.mark(stream, slot, 1);
+    // SAFETY: by this function's contract.
+    let words = unsafe { gather(function, kernel.parameters, kernel.extra) };
+    let mut flags = if item.captured {
+        LaunchRecord::FLAG_CAPTURED
+    } else {
+        0
+    };
+    if words.truncated {
+        flags |= LaunchRecord::FLAG_TRUNCATED;
+    }
+    let shape = LaunchShape {
+        stream: item.slot,
+        flags,
+        seq: item.number(),
+        function: number,
+        grid: kernel.grid,
+        // No device takes more than 1,024 threads in a direction.
+        block: kernel.block.map(|threads| threads as u16),
+    };
+    item.session().push(&Launch::new(shape, words.as_slice()));
+    Some(item)
+}
+
+/// Something that is being put into a stream while a daemon listens: between its record and
+/// the driver's answer.
+pub struct Item {
+    inside: Inside<'static>,
+    session: NonNull<Session>,
+    stream: Handle,
+    /// The stream's slot.
+    pub slot: u8,
+    /// It becomes part of a graph and does not run now.
+    pub captured: bool,
+}
+
+impl Item {
+    /// `None`: no daemon listens any more.
+    #[inline]
+    pub fn begin(stream: Handle, per_thread: bool) -> Option<Item> {
+        let slot = slot_of(stream, per_thread);
+        let inside = STREAMS.enter(slot);
+        let session = NonNull::from(session::current(&inside)?);
+        let captured = capture::is_capturing(stream, per_thread);
+        Some(Item {
+            inside,
+            session,
+            stream,
+            slot,
+            captured,
+        })
+    }
+
+    /// The session that was current when this began. It may have been taken away since, but
+    /// is not unmapped while we are inside.
+    #[inline]
+    pub fn session(&self) -> &Session {
+        // SAFETY: as `session::current` says.
+        unsafe { self.session.as_ref() }
+    }
+
+    /// The next number.
+    #[inline]
+    pub fn number(&self) -> u64 {
+        STREAMS.next(&self.inside)
+    }
+}
+
+/// Ends an item with the driver's answer, and marks progress when due.
+#[inline(never)]
+pub fn finish(item: Option<Item>, result: CuResult) -> CuResult {
+    if let Some(item) = item {
+        let session = item.session();
+        let due = STREAMS.is_mark_due(item.slot, session.stride());
+        if due && result.is_ok() && !item.captured {
+            session.mark(item.stream, item.slot, 1);
+        }
     }
     result
 }

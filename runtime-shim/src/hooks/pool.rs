@@ -26,7 +26,7 @@ static CHOSEN: AtomicUsize = AtomicUsize::new(0);
 /// Pools that the program has made and that ours serves for as well.
 static MADE: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// Its address is the default pool's handle where the driver has no pools.
-static STAND_IN: u8 = 0;
+static STAND_IN: u64 = 0;
 
 /// Ours serves in the name of `pool`.
 fn is_served(pool: Handle) -> bool {

@@ -11,7 +11,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::entry_points::{ENTRY_POINTS, known_real};
+use crate::entry_points::{ENTRY_POINTS, EntryPoint, known_real, note_real};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
@@ -101,35 +101,47 @@ fn substitute_symbol(name: &CStr, found: *mut c_void) -> *mut c_void {
 const NEWEST_VERSION: c_int = 13_000;
 
 /// What to answer to someone who asked `cuGetProcAddress` and would get `found`.
+///
+/// Of the forms that this name has had up to `version`, the driver gives the newest that it
+/// has itself, and so do we.
 pub fn substitute_procedure(
     name: &CStr,
     version: c_int,
     per_thread: bool,
     found: *mut c_void,
 ) -> *mut c_void {
-    if found.is_null() {
+    if found.is_null() || is_ours(found) {
         return found;
     }
-    let of_family = ENTRY_POINTS
+    let plain = |entry: &&EntryPoint| entry.family == name && !entry.per_thread;
+    let forms = ENTRY_POINTS.iter().filter(plain).count();
+    let (mut index, mut since) = (None, 0);
+    for (position, entry) in ENTRY_POINTS
         .iter()
         .enumerate()
-        .filter(|(_, entry)| entry.family == name && entry.since <= version && !entry.per_thread);
-    let Some((index, entry)) = of_family.max_by_key(|(_, entry)| entry.since) else {
-        return found;
-    };
+        .filter(|(_, entry)| plain(entry))
+    {
+        let exists = forms == 1 || !known_real(position).is_null();
+        if exists && entry.since <= version && entry.since > since {
+            (index, since) = (Some(position), entry.since);
+        }
+    }
+    let Some(mut index) = index else { return found };
     // The form for per-thread streams follows its plain form, where there is one.
-    let next = ENTRY_POINTS.get(index + 1).filter(|next| {
-        per_thread && next.per_thread && next.family == name && next.since == entry.since
-    });
-    let (index, entry) = next.map_or((index, entry), |next| (index + 1, next));
+    let is_form = |next: &EntryPoint| next.per_thread && next.family == name;
+    if per_thread && ENTRY_POINTS.get(index + 1).is_some_and(is_form) {
+        index += 1;
+    }
     let real = known_real(index);
-    if version > NEWEST_VERSION && real != found && !is_ours(found) {
+    if version > NEWEST_VERSION && real != found {
         return found;
     }
-    if real.is_null() && !is_ours(found) {
-        crate::entry_points::note_real(index, found);
+    if real.is_null() {
+        note_real(index, found);
     }
-    entry.wrapper as *mut c_void
+    ENTRY_POINTS
+        .get(index)
+        .map_or(found, |entry| entry.wrapper as *mut c_void)
 }
 
 /// Path of the loaded driver, links resolved, in `room`.

@@ -1,0 +1,437 @@
+//! What passes between the shim and a daemon, and what happens when there is none.
+
+// Helpers of a test are part of it.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use common::Program;
+use common::daemon::{Daemon, Session, send};
+use oversub_protocol::command::Operation;
+use oversub_protocol::decode::Record;
+use oversub_protocol::event::{CopyRecord, LaunchRecord, MemoryRecord, Words};
+use oversub_protocol::handshake::{Hello, Status, Welcome};
+use zerocopy::IntoBytes;
+
+const MIB: u64 = 1 << 20;
+
+struct Meeting {
+    daemon: Option<Daemon>,
+    path: PathBuf,
+    program: Program,
+}
+
+fn meeting(name: &str, environment: &[(&str, &str)]) -> Meeting {
+    let path = std::env::temp_dir().join(format!("oversub-{name}-{}.sock", std::process::id()));
+    let daemon = Some(Daemon::listen(&path));
+    let mut environment = environment.to_vec();
+    environment.push(("OVERSUB_SOCKET", path.to_str().unwrap()));
+    let program = Program::start("dlsym", &environment);
+    Meeting {
+        daemon,
+        path,
+        program,
+    }
+}
+
+impl Meeting {
+    fn session(&self) -> Session {
+        self.daemon.as_ref().unwrap().session()
+    }
+}
+
+/// The next record that is not about a synchronisation.
+fn next(session: &mut Session) -> Vec<Words> {
+    loop {
+        let slots = session.record();
+        if !matches!(Record::decode(&slots).unwrap(), Record::Sync(_)) {
+            return slots;
+        }
+    }
+}
+
+macro_rules! expect {
+    ($session:expr, $pattern:pat => $value:expr) => {{
+        let slots = next($session);
+        match Record::decode(&slots).unwrap() {
+            $pattern => $value,
+            other => panic!("unexpected {other:?}"),
+        }
+    }};
+}
+
+fn alloc(meeting: &mut Meeting, bytes: u64) -> u64 {
+    meeting.program.number(&format!("alloc {bytes}"))
+}
+
+#[test]
+fn a_program_says_who_it_is_and_what_it_has() {
+    let mut meeting = meeting("hello", &[("OVERSUB_POLICY", "demand")]);
+    let address = alloc(&mut meeting, 5 * MIB);
+    let mut session = meeting.session();
+    assert_eq!(session.hello.policy(), "demand");
+    assert_eq!(session.hello.device_name(), "fake");
+    assert_eq!(session.hello.device_bytes, 256 * MIB);
+    assert_eq!(session.hello.free_bytes, 240 * MIB);
+    let flags = Hello::HAS_DISCARD | Hello::HAS_PROGRESS;
+    assert_eq!(session.hello.flags, flags);
+    assert!(session.hello.driver_path().ends_with(b"/libcuda.so.1"));
+    let record = expect!(&mut session, Record::Alloc(record) => *record);
+    assert_eq!((record.address, record.bytes), (address, 6 * MIB));
+    assert_eq!(
+        record.head.flags,
+        MemoryRecord::MANAGED | MemoryRecord::PREFETCHED
+    );
+    assert_eq!(meeting.program.ask(&format!("free {address}")), "0");
+    let record = expect!(&mut session, Record::Free(record) => *record);
+    assert_eq!(record.address, address);
+    meeting.program.quit();
+}
+
+#[test]
+fn a_launch_is_told_with_its_name_geometry_and_arguments() {
+    let mut meeting = meeting("launch", &[]);
+    let address = alloc(&mut meeting, 4 * MIB);
+    let mut session = meeting.session();
+    expect!(&mut session, Record::Alloc(_) => ());
+    // The hooks record from now on, or a moment later.
+    meeting.program.ask(&format!("launch {address}"));
+    while meeting.program.count("cuFuncGetName") == 0 {
+        meeting.program.ask(&format!("launch {address}"));
+    }
+    let function = expect!(&mut session, Record::Function { record, name } => {
+        assert_eq!(name, "kernel_nine");
+        assert_eq!(record.head.flags, 2, "two parameters");
+        record.function
+    });
+    expect!(&mut session, Record::Launch { record, words } => {
+        assert_eq!(record.function, function);
+        assert_eq!((record.grid, record.block), ([3, 2, 1], [64, 1, 1]));
+        assert_eq!(words, [address, 77]);
+        assert_eq!((record.seq, record.head.stream), (1, 0));
+    });
+    session.control().mark_stride.store(1, Ordering::Relaxed);
+    meeting.program.ask(&format!("launch {address} 2"));
+    session.wait_progress(0, 3);
+    meeting.program.quit();
+}
+
+#[test]
+fn the_last_launches_are_marked_when_the_stream_goes_quiet_or_is_waited_for() {
+    let mut meeting = meeting("marks", &[]);
+    alloc(&mut meeting, 4 * MIB);
+    let mut session = meeting.session();
+    session.control().mark_stride.store(1000, Ordering::Relaxed);
+    expect!(&mut session, Record::Alloc(_) => ());
+    meeting.program.ask("launch 0 5");
+    while meeting.program.count("cuFuncGetName") == 0 {
+        meeting.program.ask("launch 0 5");
+    }
+    session.wait_progress(0, 5);
+    let writes = meeting.program.count("cuStreamWriteValue32_v2");
+    assert!(writes >= 1, "an idle stream is marked by the executor");
+    let stream = meeting.program.number("stream");
+    meeting.program.ask(&format!("launch 0 1 {stream}"));
+    meeting.program.ask(&format!("sync {stream}"));
+    session.wait_progress(1, 6);
+    meeting.program.quit();
+}
+
+#[test]
+fn copies_and_memsets_are_told_where_they_touch_managed_memory() {
+    let mut meeting = meeting("copies", &[]);
+    let address = alloc(&mut meeting, 4 * MIB);
+    let small = meeting.program.number("alloc 4096");
+    let mut session = meeting.session();
+    expect!(&mut session, Record::Alloc(_) => ());
+    while session.control().last_seq.load(Ordering::Relaxed) == 0 {
+        meeting.program.ask(&format!("write {small} 64"));
+        meeting.program.ask(&format!("write {address} 4096"));
+    }
+    expect!(&mut session, Record::Copy(record) => {
+        assert_eq!((record.dst, record.bytes), (address, 4096));
+        assert_eq!(record.head.flags, CopyRecord::DST_MANAGED);
+    });
+    meeting.program.ask(&format!("fill {address} 100"));
+    loop {
+        let slots = next(&mut session);
+        match Record::decode(&slots).unwrap() {
+            Record::Copy(record) => assert_eq!(record.dst, address),
+            Record::Memset(record) => break assert_eq!((record.dst, record.bytes), (address, 100)),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    meeting.program.quit();
+}
+
+#[test]
+fn a_captured_launch_is_told_as_one_and_gets_no_mark() {
+    let mut meeting = meeting("capture", &[]);
+    alloc(&mut meeting, 4 * MIB);
+    let mut session = meeting.session();
+    session.control().mark_stride.store(1, Ordering::Relaxed);
+    expect!(&mut session, Record::Alloc(_) => ());
+    let stream = meeting.program.number("stream");
+    while meeting.program.count("cuStreamWriteValue32_v2") == 0 {
+        meeting.program.ask(&format!("launch 0 1 {stream}"));
+    }
+    meeting.program.ask(&format!("capture {stream}"));
+    let marks = meeting.program.count("cuStreamWriteValue32_v2");
+    meeting.program.ask(&format!("launch 0 4 {stream}"));
+    assert_eq!(meeting.program.count("cuStreamWriteValue32_v2"), marks);
+    meeting.program.ask(&format!("captured {stream}"));
+    let captured = (0..)
+        .map(|_| {
+            let slots = next(&mut session);
+            matches!(
+                Record::decode(&slots).unwrap(),
+                Record::Launch { record, .. } if record.head.flags & LaunchRecord::FLAG_CAPTURED != 0
+            )
+        })
+        .find(|captured| *captured);
+    assert_eq!(captured, Some(true));
+    meeting.program.quit();
+}
+
+#[test]
+fn commands_are_executed_merged_and_reported_done() {
+    let mut meeting = meeting("commands", &[]);
+    let address = alloc(&mut meeting, 16 * MIB);
+    let mut session = meeting.session();
+    session.command(Operation::EVICT, address, 2 * MIB);
+    let id = session.command(Operation::EVICT, address + 2 * MIB, 2 * MIB);
+    session.wait_done(1, id);
+    assert_eq!(meeting.program.ask("last prefetch-kind"), "2");
+    let id = session.command(Operation::PREFETCH, address + 8 * MIB, 4 * MIB);
+    session.wait_done(0, id);
+    assert_eq!(
+        meeting.program.ask("last prefetch"),
+        (address + 8 * MIB).to_string()
+    );
+    assert_eq!(
+        meeting.program.ask("last prefetch-bytes"),
+        (4 * MIB).to_string()
+    );
+    assert_eq!(meeting.program.ask("last prefetch-kind"), "1");
+    let executed = &session.control().commands_executed;
+    let executed = [1, 2].map(|operation: usize| executed[operation].load(Ordering::Relaxed));
+    assert_eq!(executed, [1, 2]);
+    meeting.program.quit();
+}
+
+#[test]
+fn a_command_on_memory_that_is_not_there_is_refused_and_the_queue_goes_on() {
+    let mut meeting = meeting("refused", &[]);
+    let address = alloc(&mut meeting, 4 * MIB);
+    let mut session = meeting.session();
+    expect!(&mut session, Record::Alloc(_) => ());
+    let wrong = session.command(Operation::PREFETCH, address + 4 * MIB, 2 * MIB);
+    let too_long = session.command(Operation::PREFETCH, address, 8 * MIB);
+    let right = session.command(Operation::PREFETCH, address, 4 * MIB);
+    session.wait_done(0, right);
+    for id in [wrong, too_long] {
+        let record = expect!(&mut session, Record::CommandFailed(record) => *record);
+        assert_eq!((record.head.flags, record.seq), (0, u64::from(id)));
+    }
+    assert_eq!(session.control().commands_failed.load(Ordering::Relaxed), 2);
+    meeting.program.quit();
+}
+
+#[test]
+fn dead_memory_of_the_pool_is_discarded_and_live_memory_is_not() {
+    let mut meeting = meeting("discard", &[]);
+    let live = meeting.program.number(&format!("async {} 0", 8 * MIB));
+    let dead = meeting.program.number(&format!("async {} 0", 8 * MIB));
+    let mut session = meeting.session();
+    let segment = expect!(&mut session, Record::Alloc(record) => *record);
+    assert_ne!(segment.head.flags & MemoryRecord::POOL, 0);
+    for part in [live, dead] {
+        let record = expect!(&mut session, Record::Use(record) => *record);
+        assert_eq!((record.address, record.bytes), (part, 8 * MIB));
+    }
+    assert_eq!(meeting.program.ask(&format!("afree {dead} 0")), "0");
+    let death = expect!(&mut session, Record::Unuse(record) => *record);
+    assert_eq!((death.address, death.head.stream), (dead, 0));
+    session.wait_progress(0, death.seq);
+    let id = session.command(Operation::DISCARD, live, 2 * MIB);
+    session.wait_done(2, id);
+    assert_eq!(meeting.program.count("cuMemDiscardBatchAsync"), 0);
+    assert_eq!(
+        session.control().discards_declined.load(Ordering::Relaxed),
+        1
+    );
+    let id = session.command(Operation::DISCARD, dead + 2 * MIB, 2 * MIB);
+    session.wait_done(2, id);
+    assert_eq!(
+        meeting.program.ask("last discard"),
+        (dead + 2 * MIB).to_string()
+    );
+    assert_eq!(
+        meeting.program.number(&format!("async {} 0", 8 * MIB)),
+        dead
+    );
+    meeting.program.quit();
+}
+
+#[test]
+fn nothing_is_discarded_before_the_device_has_passed_the_free() {
+    let mut meeting = meeting("stuck", &[("FAKE_STUCK", "1")]);
+    let dead = meeting.program.number(&format!("async {} 0", 8 * MIB));
+    let mut session = meeting.session();
+    expect!(&mut session, Record::Alloc(_) => ());
+    expect!(&mut session, Record::Use(_) => ());
+    while session.control().last_seq.load(Ordering::Relaxed) == 0 {
+        meeting.program.ask("launch 0");
+    }
+    meeting.program.ask(&format!("afree {dead} 0"));
+    session.command(Operation::DISCARD, dead, 2 * MIB);
+    while session.control().discards_declined.load(Ordering::Relaxed) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(meeting.program.count("cuMemDiscardBatchAsync"), 0);
+    meeting.program.quit();
+}
+
+#[test]
+fn a_dead_daemon_is_survived_and_its_successor_is_told_everything_again() {
+    let mut meeting = meeting("restart", &[]);
+    let address = alloc(&mut meeting, 4 * MIB);
+    let part = meeting.program.number(&format!("async {} 0", 4 * MIB));
+    let session = meeting.session();
+    while meeting.program.count("cuFuncGetName") == 0 {
+        meeting.program.ask("launch 0 3");
+    }
+    drop(session);
+    meeting.daemon = None;
+    for _ in 0..200 {
+        meeting.program.ask("launch 0 10");
+    }
+    let late = alloc(&mut meeting, 6 * MIB);
+    meeting.daemon = Some(Daemon::listen(&meeting.path));
+    let mut session = meeting.session();
+    let mut found = Vec::new();
+    let mut names = Vec::new();
+    while names.is_empty() {
+        let slots = next(&mut session);
+        match Record::decode(&slots).unwrap() {
+            Record::Alloc(record) => found.push(record.address),
+            Record::Use(record) => assert_eq!(record.address, part),
+            Record::Function { name, .. } => names.push(name.to_owned()),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    assert!(
+        found.contains(&address) && found.contains(&late),
+        "{found:?}"
+    );
+    assert_eq!((found.len(), names), (3, vec!["kernel_nine".to_owned()]));
+    let id = session.command(Operation::PREFETCH, late, 2 * MIB);
+    session.wait_done(0, id);
+    meeting.program.quit();
+}
+
+#[test]
+fn a_daemon_of_another_version_leaves_the_program_alone() {
+    let mut meeting = meeting("version", &[]);
+    alloc(&mut meeting, 4 * MIB);
+    let (client, _) = meeting.daemon.as_ref().unwrap().accept();
+    let mut welcome = Welcome::new(Status::VERSION_MISMATCH, 0, 0, 0);
+    welcome.version += 1;
+    send(&client, welcome.as_bytes(), &[]);
+    for _ in 0..50 {
+        assert_eq!(meeting.program.ask("launch 0"), "0");
+    }
+    assert_eq!(
+        meeting.program.count("cuFuncGetName"),
+        0,
+        "nothing is recorded"
+    );
+    meeting.program.quit();
+}
+
+#[test]
+fn a_daemon_that_talks_nonsense_leaves_the_program_alone() {
+    let mut meeting = meeting("nonsense", &[]);
+    alloc(&mut meeting, 4 * MIB);
+    let (client, _) = meeting.daemon.as_ref().unwrap().accept();
+    // Accepted, but without the descriptors that must come with it.
+    send(
+        &client,
+        Welcome::new(Status::ACCEPTED, 1, 4096, 4096).as_bytes(),
+        &[],
+    );
+    assert_eq!(meeting.program.ask("launch 0"), "0");
+    let (client, _) = meeting.daemon.as_ref().unwrap().accept();
+    send(&client, &[0xff; 1000], &[]);
+    assert_eq!(meeting.program.ask("launch 0"), "0");
+    assert_eq!(
+        meeting.program.count("cuFuncGetName"),
+        0,
+        "nothing is recorded"
+    );
+    meeting.program.quit();
+}
+
+#[test]
+fn a_daemon_that_never_reads_costs_records_and_nothing_else() {
+    let mut meeting = meeting("full", &[]);
+    alloc(&mut meeting, 4 * MIB);
+    let session = meeting.session();
+    while meeting.program.count("cuFuncGetName") == 0 {
+        meeting.program.ask("launch 0");
+    }
+    let launches = meeting.program.count("cuLaunchKernel");
+    assert_eq!(meeting.program.ask("launch 0 20000"), "0");
+    assert_eq!(meeting.program.count("cuLaunchKernel"), launches + 20_000);
+    drop(session);
+    meeting.program.quit();
+}
+
+#[test]
+fn errno_stays_the_programs() {
+    let mut meeting = meeting("errno", &[]);
+    alloc(&mut meeting, 4 * MIB);
+    let _session = meeting.session();
+    while meeting.program.count("cuFuncGetName") == 0 {
+        meeting.program.ask("launch 0");
+    }
+    assert_eq!(meeting.program.ask("errno"), "4711");
+    meeting.program.quit();
+}
+
+#[test]
+fn a_forked_child_does_not_keep_the_session_open_or_write_into_it() {
+    let mut meeting = meeting("fork", &[]);
+    let address = alloc(&mut meeting, 4 * MIB);
+    let mut session = meeting.session();
+    expect!(&mut session, Record::Alloc(_) => ());
+    while meeting.program.count("cuFuncGetName") == 0 {
+        meeting.program.ask("launch 0");
+    }
+    assert_eq!(meeting.program.ask("fork"), "0");
+    meeting.program.ask(&format!("launch {address}"));
+    // The child launched too: its record would stand between, or make this one come late.
+    let mut numbers = Vec::new();
+    let mut told = Vec::new();
+    while told.last() != Some(&address) {
+        let slots = next(&mut session);
+        match Record::decode(&slots).unwrap() {
+            Record::Launch { record, words } => {
+                numbers.push(record.seq);
+                told.push(words[0]);
+            }
+            Record::Function { .. } => {}
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    let expected: Vec<u64> = (1..=numbers.len() as u64).collect();
+    assert_eq!(numbers, expected);
+    assert!(
+        told[..told.len() - 1].iter().all(|pointer| *pointer == 0),
+        "{told:x?}"
+    );
+    meeting.program.quit();
+}
