@@ -1,0 +1,152 @@
+//! What the daemon shows is what happened: metrics, status and doctor against the soft
+//! GPU's own counters.
+
+use std::process::Stdio;
+
+use oversub_tests::daemon::Daemon;
+use oversub_tests::metrics::{get, lint, sum};
+use oversub_tests::program::{finish, outcome, oversub, wait_for};
+use oversub_tests::skipped;
+use oversub_tests::workload::{Workload, assert_right, stats, stats_file};
+use serde_json::Value;
+
+#[test]
+fn metrics_are_lint_clean_and_grow_while_a_program_runs() {
+    let daemon = Daemon::start();
+    let (_folder, path) = stats_file();
+    let socket = daemon.socket().to_string_lossy().into_owned();
+    let child = Workload::new("sweep", 1.5, 30)
+        .under_oversub(&["--quiet", "--socket", &socket], &path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let during = wait_for("prefetches in the metrics", || {
+        let text = get(daemon.http(), "/metrics");
+        (sum(&text, "oversub_prefetch_issued_bytes_total", "session=\"") > 0.0).then_some(text)
+    });
+    assert_eq!(sum(&during, "oversub_sessions", ""), 1.0, "{during}");
+    assert_right(&finish(child));
+    let after = wait_for("the session to end", || {
+        let text = get(daemon.http(), "/metrics");
+        (sum(&text, "oversub_sessions", "") == 0.0).then_some(text)
+    });
+    assert!(
+        sum(&after, "oversub_launches_total", "") >= sum(&during, "oversub_launches_total", "")
+    );
+    for text in [&during, &after] {
+        match lint(text) {
+            Some(complaints) => assert_eq!(complaints.trim(), "", "{text}"),
+            None => skipped("promtool check metrics", "promtool is not installed"),
+        }
+    }
+    assert!(!get(daemon.http(), "/healthz").is_empty());
+}
+
+/// Whether the daemon's probes on the soft GPU can work here; says why if not.
+fn probes(daemon: &Daemon) -> bool {
+    let mut command = oversub(&["doctor", "--json", "--socket"]);
+    let told = outcome(command.arg(daemon.socket()));
+    let checks: Value = serde_json::from_str(&told.out).expect("doctor prints JSON");
+    let off = checks["checks"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|check| check["name"] == "probes");
+    if let Some(off) = off {
+        skipped(
+            "faults by probes against faults counted",
+            off["found"].as_str().unwrap_or(""),
+        );
+    }
+    off.is_none()
+}
+
+#[test]
+fn probes_see_the_faults_and_the_bytes_that_the_soft_gpu_counts() {
+    let daemon = Daemon::start();
+    if !probes(&daemon) {
+        return;
+    }
+    let socket = daemon.socket().to_string_lossy().into_owned();
+    // The probes are put into a soft GPU when its first session begins, which takes a
+    // moment; they stay for all that follow.
+    let (_folder, path) = stats_file();
+    let first = Workload::new("fits", 0.5, 1);
+    assert_right(&outcome(
+        &mut first.under_oversub(&["--quiet", "--socket", &socket], &path),
+    ));
+    // Without prefetches the driver pages: many faults, and both directions at work.
+    for (policy, workload) in [
+        ("demand", Workload::new("sweep", 1.5, 4)),
+        ("foresight", Workload::new("train", 1.5, 3)),
+    ] {
+        let (_folder, path) = stats_file();
+        let options = ["--quiet", "--policy", policy, "--socket", &socket];
+        let command = &mut workload.under_oversub(&options, &path);
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        assert_right(&finish(child));
+        let session = wait_for("the session to be closed", || {
+            let closed = daemon.status()["closed_sessions"].as_array().cloned()?;
+            closed.into_iter().find(|session| session["pid"] == pid)
+        });
+        let counted = stats(&path);
+        let seen = &session["stats"];
+        let total = |name: &str| -> u64 {
+            seen[name]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_u64)
+                .sum()
+        };
+        // The program does not wait for its session to begin, so its very first faults are
+        // nobody's. Nothing may be seen that was not there, and no more may be missing.
+        let pairs = [
+            (seen["faults"].as_u64().unwrap(), &counted["faults"]),
+            (total("migrated_in_bytes"), &counted["bytes_in"]),
+            (total("migrated_out_bytes"), &counted["bytes_out"]),
+        ];
+        for (seen, counted) in pairs {
+            let counted = counted.as_u64().unwrap();
+            let missing = counted.checked_sub(seen);
+            assert!(
+                missing.is_some_and(|missing| missing * 20 <= counted),
+                "{policy}: {seen} seen of {counted}: {session}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_finished_session_stays_in_the_status_with_its_totals() {
+    let daemon = Daemon::start();
+    let (_folder, path) = stats_file();
+    let socket = daemon.socket().to_string_lossy().into_owned();
+    let workload = Workload::new("sweep", 1.5, 3);
+    let options = ["--quiet", "--socket", &socket];
+    let command = &mut workload.under_oversub(&options, &path);
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    assert_right(&finish(child));
+    let session = wait_for("the session to be closed", || {
+        let closed = daemon.status()["closed_sessions"].as_array().cloned()?;
+        closed.into_iter().find(|session| session["pid"] == pid)
+    });
+    let launches = session["stats"]["launches"].as_u64().unwrap_or(0);
+    let kernels = stats(&path)["kernels"].as_u64().unwrap_or(u64::MAX);
+    // Launches made before the session began are nobody's.
+    assert!(
+        (1..=kernels).contains(&launches),
+        "{launches} of {kernels}: {session}"
+    );
+}
