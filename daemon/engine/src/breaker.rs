@@ -1,8 +1,12 @@
 //! The circuit breaker: stops prefetching where prefetches do not help.
 //!
 //! Owns the judgement alone. It looks at windows of prefetched bytes; a window in which
-//! most of them were wasted or came late opens it. Open, it stays so for a while that
-//! doubles each time, then lets a little through to see.
+//! most of them were wasted opens it. Open, it stays so for a while that doubles each
+//! time, then lets a little through to see.
+//!
+//! A late prefetch is no reason: it moved what was needed, and sooner than the fault would
+//! have. Where the link is the bottleneck every prefetch is late, and stopping them would
+//! leave the link idle between faults.
 
 use crate::stats::BreakerState;
 use crate::units::BLOCK_BYTES;
@@ -62,8 +66,8 @@ impl Breaker {
     /// Looks at what became of prefetches up to launch `position`.
     pub(crate) fn judge(&mut self, position: u64, so_far: &Usefulness) {
         let window = so_far.since(&self.mark);
-        let bad = window.wasted_bytes + window.late_bytes;
-        let decided = bad + window.useful_bytes;
+        let bad = window.wasted_bytes;
+        let decided = bad + window.late_bytes + window.useful_bytes;
         match self.state {
             BreakerState::Closed if decided >= WINDOW_BYTES => {
                 self.mark = *so_far;
@@ -119,6 +123,17 @@ mod tests {
         breaker.judge(2, &after(70, 100));
         assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Open, 1));
         assert!(!breaker.allows(&after(70, 100)));
+    }
+
+    #[test]
+    fn late_ones_do_not_open_it() {
+        let mut breaker = Breaker::default();
+        let late = Usefulness {
+            late_bytes: 200 * BLOCK_BYTES,
+            ..after(10, 30)
+        };
+        breaker.judge(1, &late);
+        assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
