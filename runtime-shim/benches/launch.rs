@@ -142,47 +142,72 @@ fn shim(name: &str, environment: &[(&str, &Path)]) -> Library {
     shim
 }
 
-fn measure(criterion: &mut Criterion, name: &str, launch: Launch, kernel: &Kernel) {
-    let (mut memory, mut count, mut value) = (kernel.memory, 1_u64, 7_u32);
+/// Time of `count` launches; then waits for them.
+fn burst(launch: Launch, kernel: &Kernel, count: u64) -> Duration {
+    let (mut memory, mut words, mut value) = (kernel.memory, 1_u64, 7_u32);
     let mut parameters: [*mut c_void; 4] = [
         (&raw mut memory).cast(),
-        (&raw mut count).cast(),
+        (&raw mut words).cast(),
         (&raw mut value).cast(),
         (&raw mut value).cast(),
     ];
     let list = parameters.as_mut_ptr();
+    let start = Instant::now();
+    for _ in 0..count {
+        // SAFETY: a kernel that writes one word of memory that it may write.
+        unsafe {
+            launch(
+                kernel.function,
+                1,
+                1,
+                1,
+                32,
+                1,
+                1,
+                0,
+                0,
+                list,
+                ptr::null_mut(),
+            )
+        };
+    }
+    let spent = start.elapsed();
+    // SAFETY: the default stream.
+    unsafe { (kernel.synchronize)(0) };
+    spent
+}
+
+fn measure(criterion: &mut Criterion, name: &str, launch: Launch, kernel: &Kernel) {
     criterion.bench_function(name, |bencher| {
         bencher.iter_custom(|times| {
             let (mut left, mut spent) = (times, Duration::ZERO);
             while left > 0 {
-                let burst = left.min(BURST);
-                let start = Instant::now();
-                for _ in 0..burst {
-                    // SAFETY: a kernel that writes one word of memory that it may write.
-                    unsafe {
-                        launch(
-                            kernel.function,
-                            1,
-                            1,
-                            1,
-                            32,
-                            1,
-                            1,
-                            0,
-                            0,
-                            list,
-                            ptr::null_mut(),
-                        )
-                    };
-                }
-                spent += start.elapsed();
-                // SAFETY: the default stream.
-                unsafe { (kernel.synchronize)(0) };
-                left -= burst;
+                let count = left.min(BURST);
+                spent += burst(launch, kernel, count);
+                left -= count;
             }
             spent
         });
     });
+}
+
+/// Bursts of all ways in turn, so that what else the machine does falls on each alike;
+/// prints the median of each, nanoseconds a launch, and what it adds to the bare call.
+fn compare(ways: &[(&str, Launch)], kernel: &Kernel) {
+    const ROUNDS: usize = 2000;
+    let mut times = vec![Vec::with_capacity(ROUNDS); ways.len()];
+    for _ in 0..ROUNDS {
+        for ((_, launch), times) in ways.iter().zip(&mut times) {
+            times.push(burst(*launch, kernel, BURST).as_nanos() as f64 / BURST as f64);
+        }
+    }
+    let mut bare = None;
+    for ((name, _), times) in ways.iter().zip(&mut times) {
+        times.sort_by(f64::total_cmp);
+        let median = times[ROUNDS / 2];
+        let added = median - *bare.get_or_insert(median);
+        println!("{name}: median {median:.1} ns a launch, added {added:.1} ns");
+    }
 }
 
 fn main() {
@@ -218,33 +243,19 @@ fn main() {
             .measurement_time(Duration::from_secs(3))
             .configure_from_args();
         // SAFETY: each is `cuLaunchKernel`.
-        unsafe {
-            measure(
-                &mut criterion,
-                "launch/bare",
-                driver.get("cuLaunchKernel"),
-                &kernel,
-            );
-            measure(
-                &mut criterion,
-                "launch/disabled",
-                disabled.get("cuLaunchKernel"),
-                &kernel,
-            );
-            measure(
-                &mut criterion,
-                "launch/no daemon",
-                alone.get("cuLaunchKernel"),
-                &kernel,
-            );
-            measure(
-                &mut criterion,
-                "launch/daemon",
-                told.get("cuLaunchKernel"),
-                &kernel,
-            );
+        let ways: [(&str, Launch); 4] = unsafe {
+            [
+                ("launch/bare", driver.get("cuLaunchKernel")),
+                ("launch/disabled", disabled.get("cuLaunchKernel")),
+                ("launch/no daemon", alone.get("cuLaunchKernel")),
+                ("launch/daemon", told.get("cuLaunchKernel")),
+            ]
+        };
+        for (name, launch) in ways {
+            measure(&mut criterion, name, launch, &kernel);
         }
         criterion.final_summary();
+        compare(&ways, &kernel);
         stop.store(true, Ordering::Relaxed);
     });
     println!(

@@ -81,13 +81,13 @@ pub struct Connection {
     pub session: Session,
 }
 
-/// Tries once.
+/// Tries once to reach a daemon and to greet it with `hello`. The session's device page is
+/// not registered yet: see [`register`].
 ///
 /// # Errors
 /// [`Failure`]: the program runs on alone.
-pub fn connect(settings: &Settings, place: &Place) -> Result<Connection, Failure> {
+pub fn connect(settings: &Settings, hello: &Hello) -> Result<Connection, Failure> {
     let socket = open(settings.socket.as_bytes()).ok_or(Failure::NoDaemon)?;
-    let hello = hello(settings, place);
     let message = hello.as_bytes();
     // SAFETY: a local message.
     let sent = unsafe {
@@ -149,7 +149,7 @@ pub fn connect(settings: &Settings, place: &Place) -> Result<Connection, Failure
         control_page,
         events: Writer::new(writer),
         events_wake: events_wake.0,
-        marks_at: register(events).into(),
+        marks_at: 0.into(),
         marks_refused: 0.into(),
     };
     let reader = Reader::new(reader, Lengths::One);
@@ -319,8 +319,9 @@ fn ring(mapping: Mapping, head: usize, slots: usize, count: u32) -> Option<Ring>
     }
 }
 
-/// Registers the device page with the driver; its address for the device, 0: none.
-fn register(events: Mapping) -> u64 {
+/// Registers the device page with the driver; its address for the device, 0: none. The
+/// caller keeps the context alive meanwhile.
+pub fn register(events: Mapping) -> u64 {
     let page = events.start.as_ptr().cast();
     let mut address = 0;
     // SAFETY: a page of ours, which is never unmapped; a local to write to.
@@ -340,7 +341,8 @@ fn register(events: Mapping) -> u64 {
 /// Room for `realpath`, which needs this much.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-fn hello(settings: &Settings, place: &Place) -> Hello {
+/// What the program says of itself. The caller keeps the context alive meanwhile.
+pub fn hello(settings: &Settings, place: &Place) -> Hello {
     let mut hello = Hello::new_zeroed();
     hello.magic = MAGIC;
     hello.version = PROTOCOL_VERSION;

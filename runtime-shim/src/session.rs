@@ -10,7 +10,7 @@ use oversub_protocol::layout::{ControlPage, DevicePage, STREAM_SLOTS};
 use oversub_protocol::ring::{Encode, Push, Writer};
 use oversub_shim_core::abi::Handle;
 use oversub_shim_core::pool::point::Point;
-use oversub_shim_core::streams::{self, Inside, SHARED_SLOT};
+use oversub_shim_core::streams::{self, Inside, Mark, SHARED_SLOT};
 
 use crate::driver;
 use crate::state::{ErrnoKept, STREAMS};
@@ -110,34 +110,35 @@ impl Session {
 
     /// Has `stream` write how far it is, if that can be said now. `own`: entries into `slot`
     /// that the caller holds.
-    pub fn mark(&self, stream: Handle, slot: u8, own: u32) {
+    pub fn mark(&self, stream: Handle, slot: u8, own: u64) {
         const GIVE_UP_AFTER: u32 = 64;
         let base = self.marks_at.load(Ordering::Relaxed);
         if base == 0 {
             return;
         }
-        let Some(value) = STREAMS.mark_value(slot, own) else {
+        let Some(mark) = STREAMS.mark(slot, own) else {
             return;
         };
         let address = base + u64::from(slot) * 4;
         // SAFETY: the page is registered with the driver and never unmapped.
-        let result = unsafe { driver::write_value(stream, address, value as u32) };
+        let result = unsafe { driver::write_value(stream, address, mark.value as u32) };
         if result.is_ok() {
             self.marks_refused.store(0, Ordering::Relaxed);
-            STREAMS.note_mark(slot, value);
+            STREAMS.note_mark(slot, mark);
         } else if self.marks_refused.fetch_add(1, Ordering::Relaxed) >= GIVE_UP_AFTER {
             self.marks_at.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The host has seen that `slot` passed `value`.
-    pub fn host_mark(&self, slot: u8, value: u64) {
+    /// The host has seen that `slot` passed `mark`.
+    pub fn host_mark(&self, slot: u8, mark: Mark) {
         let Some(word) = self.device().progress.get(usize::from(slot)) else {
             return;
         };
-        let ahead = |word: u32| (!streams::has_passed(word, value)).then_some(value as u32);
+        let ahead =
+            |word: u32| (!streams::has_passed(word, mark.value)).then_some(mark.value as u32);
         let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, ahead);
-        STREAMS.note_mark(slot, value);
+        STREAMS.note_mark(slot, mark);
     }
 
     /// Launches in a stream after which a mark is wanted.

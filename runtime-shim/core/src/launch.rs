@@ -1,6 +1,7 @@
 //! From the arguments of a launch to words.
 
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 use core::ptr;
 
 use oversub_protocol::event::MAX_LAUNCH_WORDS;
@@ -12,32 +13,51 @@ const PARAM_END: usize = 0;
 const PARAM_BUFFER: usize = 1;
 const PARAM_SIZE: usize = 2;
 
-/// The words of one launch.
+/// Room for the words of one launch, on the caller's stack and not zeroed: a launch has far
+/// fewer words than there is room for.
 #[derive(Debug)]
-pub struct Words {
-    words: [u64; MAX_LAUNCH_WORDS],
+pub struct Room {
+    words: [MaybeUninit<u64>; MAX_LAUNCH_WORDS],
     count: usize,
-    /// There were more.
-    pub truncated: bool,
+    truncated: bool,
 }
 
-impl Words {
-    /// The words.
+impl Room {
+    /// Empty.
     #[inline]
-    pub fn as_slice(&self) -> &[u64] {
-        self.words.get(..self.count).unwrap_or_default()
+    pub fn new() -> Self {
+        Self {
+            words: [MaybeUninit::uninit(); MAX_LAUNCH_WORDS],
+            count: 0,
+            truncated: false,
+        }
     }
 
     #[inline]
     fn push(&mut self, word: u64) {
         match self.words.get_mut(self.count) {
             Some(cell) => {
-                *cell = word;
+                cell.write(word);
                 self.count += 1;
             }
             None => self.truncated = true,
         }
     }
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The words of one launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a> {
+    /// In the order of the parameters.
+    pub words: &'a [u64],
+    /// There were more.
+    pub truncated: bool,
 }
 
 /// Collects the arguments of a launch of `function`.
@@ -46,17 +66,13 @@ impl Words {
 /// `parameters` and `extra` are what the program passes to `cuLaunchKernel` for it: the
 /// driver would read the same memory.
 #[inline]
-pub unsafe fn gather(
+pub unsafe fn gather<'a>(
     function: &Function,
     parameters: *const *const c_void,
     extra: *const *const c_void,
-) -> Words {
-    let mut words = Words {
-        words: [0; MAX_LAUNCH_WORDS],
-        count: 0,
-        truncated: false,
-    };
-    words.truncated = function.is_truncated();
+    room: &'a mut Room,
+) -> Words<'a> {
+    room.truncated = function.is_truncated();
     if !parameters.is_null() {
         for source in function.sources() {
             // SAFETY: the driver reads as many pointers as the kernel has parameters.
@@ -65,26 +81,26 @@ pub unsafe fn gather(
                 break;
             }
             // SAFETY: and from each as many bytes as the parameter has.
-            words.push(unsafe { read(start, usize::from(source.within), source.bytes) });
+            room.push(unsafe { read(start, usize::from(source.within), source.bytes) });
         }
     } else if !extra.is_null() {
         // SAFETY: promised by the caller.
         if let Some((start, bytes)) = unsafe { packed(extra) } {
             // SAFETY: the driver reads this buffer.
-            unsafe { gather_packed(function, start, bytes, &mut words) };
+            unsafe { gather_packed(function, start, bytes, room) };
         }
     }
-    words
+    // SAFETY: `push` has written the first `count` words, which is at most their number.
+    let words = unsafe { core::slice::from_raw_parts(room.words.as_ptr().cast(), room.count) };
+    Words {
+        words,
+        truncated: room.truncated,
+    }
 }
 
 /// # Safety
 /// `start` has `bytes` readable bytes.
-unsafe fn gather_packed(
-    function: &Function,
-    start: *const c_void,
-    bytes: usize,
-    words: &mut Words,
-) {
+unsafe fn gather_packed(function: &Function, start: *const c_void, bytes: usize, words: &mut Room) {
     let mut take = |source: WordSource| {
         let offset = usize::from(source.offset);
         if offset + usize::from(source.bytes) <= bytes {

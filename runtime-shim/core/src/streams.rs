@@ -7,7 +7,7 @@
 //!
 //! Lookups take no lock; assigning and retiring slots hold the caller's.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use oversub_protocol::layout::{CacheLine, STREAM_SLOTS};
 
@@ -27,13 +27,10 @@ const SLOT_BITS: u32 = 8;
 /// What happens in one slot.
 #[derive(Debug)]
 struct Slot {
-    /// Threads between [`Streams::enter`] and leaving.
-    inside: AtomicU32,
-    /// Launches since the last mark.
-    since_mark: AtomicU32,
-    /// Number last given out in this stream.
-    last: AtomicU64,
-    /// Value of the last mark that was put into the stream.
+    /// Low bits: threads between [`Streams::enter`] and leaving. Above them: items that the
+    /// stream was given. One word, so that a launch costs one operation at each end.
+    state: AtomicU64,
+    /// Items that the last mark covers.
     marked: AtomicU64,
     /// The stream; 0: none.
     handle: AtomicU64,
@@ -41,17 +38,36 @@ struct Slot {
     retired: AtomicU64,
 }
 
+/// Bits of [`Slot::state`] that count threads.
+const INSIDE_BITS: u32 = 16;
+/// One item in [`Slot::state`].
+const ITEM: u64 = 1 << INSIDE_BITS;
+
 impl Slot {
     const fn new() -> Self {
         Self {
-            inside: AtomicU32::new(0),
-            since_mark: AtomicU32::new(0),
-            last: AtomicU64::new(0),
+            state: AtomicU64::new(0),
             marked: AtomicU64::new(0),
             handle: AtomicU64::new(0),
             retired: AtomicU64::new(0),
         }
     }
+
+    fn items(&self) -> u64 {
+        self.state.load(Ordering::SeqCst) >> INSIDE_BITS
+    }
+
+    fn inside(&self) -> u64 {
+        self.state.load(Ordering::SeqCst) % ITEM
+    }
+}
+
+/// A mark that is true: its value, and the items that it covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// What the device is to write, whole.
+    pub value: u64,
+    items: u64,
 }
 
 /// The table.
@@ -128,7 +144,7 @@ impl Streams {
             let state = self.slot(slot);
             state.handle.store(stream as u64, Ordering::Relaxed);
             state.retired.store(0, Ordering::Relaxed);
-            state.since_mark.store(0, Ordering::Relaxed);
+            state.marked.store(state.items(), Ordering::Relaxed);
         }
         cell.store(
             (stream as u64) << SLOT_BITS | u64::from(slot),
@@ -154,9 +170,7 @@ impl Streams {
             let slot = value as u8;
             if slot != SHARED_SLOT {
                 let state = self.slot(slot);
-                state
-                    .retired
-                    .store(state.last.load(Ordering::Relaxed), Ordering::Relaxed);
+                state.retired.store(self.current(), Ordering::Relaxed);
                 state.handle.store(0, Ordering::Relaxed);
             }
         }
@@ -170,8 +184,7 @@ impl Streams {
         for CacheLine(slot) in &self.slots {
             slot.handle.store(0, Ordering::Relaxed);
             slot.retired.store(0, Ordering::Relaxed);
-            slot.marked
-                .store(slot.last.load(Ordering::Relaxed), Ordering::Relaxed);
+            slot.marked.store(slot.items(), Ordering::Relaxed);
         }
     }
 
@@ -180,16 +193,14 @@ impl Streams {
     #[inline]
     pub fn enter(&self, slot: u8) -> Inside<'_> {
         let slot = self.slot(slot);
-        slot.inside.fetch_add(1, Ordering::SeqCst);
-        Inside { slot }
+        let before = slot.state.fetch_add(1, Ordering::SeqCst) >> INSIDE_BITS;
+        Inside { slot, before }
     }
 
-    /// The next number, for something put into the slot that was entered.
+    /// The next number, for something put into a slot that was entered.
     #[inline]
-    pub fn next(&self, inside: &Inside<'_>) -> u64 {
-        let number = self.sequence.0.fetch_add(1, Ordering::SeqCst) + 1;
-        inside.slot.last.fetch_max(number, Ordering::Relaxed);
-        number
+    pub fn next(&self, _inside: &Inside<'_>) -> u64 {
+        self.sequence.0.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// The number last given out.
@@ -200,41 +211,51 @@ impl Streams {
     /// Something now depends on this slot's progress reaching the present number (memory
     /// was freed in its order): the stream is worth a mark although nothing new runs.
     pub fn want_mark(&self, slot: u8) -> u64 {
-        let number = self.current();
-        self.slot(slot).last.fetch_max(number, Ordering::Relaxed);
+        // What ran before the first number is behind no mark yet, and 0 is what a new
+        // session's words say of it: then this takes the first number itself.
+        let first = self
+            .sequence
+            .0
+            .compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok();
+        // The number first: a mark that covers this item has read a number no smaller.
+        let number = if first { 1 } else { self.current() };
+        self.slot(slot).state.fetch_add(ITEM, Ordering::SeqCst);
         number
     }
 
-    /// The value for a mark in `slot`, if one is true now. `own`: entries that the caller
-    /// itself holds.
-    pub fn mark_value(&self, slot: u8, own: u32) -> Option<u64> {
+    /// A mark for `slot`, if one is true now. `own`: entries that the caller itself holds,
+    /// whose items are in the stream already.
+    pub fn mark(&self, slot: u8, own: u64) -> Option<Mark> {
         if slot == SHARED_SLOT {
             return None;
         }
-        // The order matters: who took a number up to `value` had entered before.
-        let value = self.sequence.0.load(Ordering::SeqCst);
-        (self.slot(slot).inside.load(Ordering::SeqCst) == own).then_some(value)
-    }
-
-    /// Counts a launch in `slot`; `true` once there were `stride` since the last mark.
-    #[inline]
-    pub fn is_mark_due(&self, slot: u8, stride: u32) -> bool {
-        let since = &self.slot(slot).since_mark;
-        slot != SHARED_SLOT && since.fetch_add(1, Ordering::Relaxed) + 1 >= stride.max(1)
-    }
-
-    /// A mark of `value` was put into the stream, or the host has seen it idle.
-    pub fn note_mark(&self, slot: u8, value: u64) {
         let slot = self.slot(slot);
-        slot.since_mark.store(0, Ordering::Relaxed);
-        slot.marked.fetch_max(value, Ordering::Relaxed);
+        let items = slot.items() + own;
+        // The order matters: who took a number up to `value` had entered before.
+        let value = self.current();
+        (slot.inside() == own).then_some(Mark { value, items })
     }
 
-    /// Number last given out in `slot`, if no mark covers it yet.
+    /// There were `stride` items since the last mark, the caller's own among them.
+    #[inline]
+    pub fn is_mark_due(&self, inside: &Inside<'_>, stride: u32) -> bool {
+        let marked = inside.slot.marked.load(Ordering::Relaxed);
+        (inside.before + 1).saturating_sub(marked) >= u64::from(stride.max(1))
+    }
+
+    /// `mark` was put into the stream, or the host has seen it pass.
+    pub fn note_mark(&self, slot: u8, mark: Mark) {
+        self.slot(slot)
+            .marked
+            .fetch_max(mark.items, Ordering::Relaxed);
+    }
+
+    /// How many items `slot` was given, if no mark covers the last of them yet.
     pub fn unmarked(&self, slot: u8) -> Option<u64> {
         let state = self.slot(slot);
-        let last = state.last.load(Ordering::Relaxed);
-        (slot != SHARED_SLOT && last > state.marked.load(Ordering::Relaxed)).then_some(last)
+        let items = state.items();
+        (slot != SHARED_SLOT && items > state.marked.load(Ordering::Relaxed)).then_some(items)
     }
 
     /// The stream in `slot`; for the legacy default stream 0. `None`: no stream.
@@ -248,7 +269,7 @@ impl Streams {
 
     /// No thread is inside `slot` at this moment.
     pub fn is_empty(&self, slot: u8) -> bool {
-        self.slot(slot).inside.load(Ordering::SeqCst) == 0
+        self.slot(slot).inside() == 0
     }
 }
 
@@ -256,12 +277,23 @@ impl Streams {
 #[derive(Debug)]
 pub struct Inside<'a> {
     slot: &'a Slot,
+    /// Items before this one.
+    before: u64,
+}
+
+impl Inside<'_> {
+    /// Leaves, having given the stream one item.
+    #[inline]
+    pub fn leave_with_item(self) {
+        self.slot.state.fetch_add(ITEM - 1, Ordering::SeqCst);
+        core::mem::forget(self);
+    }
 }
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.slot.inside.fetch_sub(1, Ordering::SeqCst);
+        self.slot.state.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

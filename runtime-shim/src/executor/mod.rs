@@ -79,6 +79,8 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let mut sessions = 0;
     let mut said = None;
     while let Some(settings) = state::active() {
+        // Before the place: if that changes meanwhile, this shows it.
+        let generation = context::generation();
         let Some(place) = context::place() else {
             pause(WAIT_MS.1);
             continue;
@@ -88,7 +90,6 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
                 log::note("connected to the daemon");
                 (wait, said) = (RETRY_MS.0, None);
                 sessions += 1;
-                let generation = context::generation();
                 serve(connection, &place, generation);
                 log::note("the daemon is gone; the program runs on alone");
                 if sessions == MAX_SESSIONS {
@@ -130,15 +131,32 @@ fn pause(milliseconds: i32) {
     unsafe { libc::poll(ptr::null_mut(), 0, milliseconds) };
 }
 
-/// Finds a daemon, with the place's context current in this thread.
+/// Finds a daemon, with the place's context current in this thread. While the daemon's
+/// answer is waited for, nothing is held that the program could need.
 fn begin(settings: &Settings, place: &Place) -> Result<Connection, Failure> {
+    let hello = {
+        let _issue = ISSUE.lock();
+        // SAFETY: the context exists while the lock is held.
+        if !is_still(place) || !unsafe { driver::cuCtxSetCurrent(place.context) }.is_ok() {
+            return Err(Failure::NoDaemon);
+        }
+        connect::hello(settings, place)
+    };
+    let connection = connect::connect(settings, &hello)?;
     let _issue = ISSUE.lock();
-    let is_still_there = context::place().is_some_and(|now| now.context == place.context);
-    // SAFETY: the context exists while the lock is held.
-    if !is_still_there || !unsafe { driver::cuCtxSetCurrent(place.context) }.is_ok() {
-        return Err(Failure::NoDaemon);
+    if is_still(place) {
+        let address = connect::register(connection.events);
+        connection
+            .session
+            .marks_at
+            .store(address, Ordering::Relaxed);
     }
-    connect::connect(settings, place)
+    Ok(connection)
+}
+
+/// The context that was found there is still the one whose memory is managed.
+fn is_still(place: &Place) -> bool {
+    context::place().is_some_and(|now| now.context == place.context)
 }
 
 /// Does what the daemon asks until it is gone, or the context is.

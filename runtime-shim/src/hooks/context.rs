@@ -159,10 +159,10 @@ fn waited(wait: impl FnOnce() -> CuResult, ours: bool) -> CuResult {
     if !ours || state::active().is_none() {
         return wait();
     }
-    let mut values = [None; STREAM_SLOTS];
-    for (slot, value) in session::marked_slots().zip(&mut values) {
+    let mut marks = [None; STREAM_SLOTS];
+    for (slot, mark) in session::marked_slots().zip(&mut marks) {
         if STREAMS.unmarked(slot).is_some() {
-            *value = STREAMS.mark_value(slot, 0);
+            *mark = STREAMS.mark(slot, 0);
         }
     }
     let result = wait();
@@ -170,9 +170,9 @@ fn waited(wait: impl FnOnce() -> CuResult, ours: bool) -> CuResult {
         return result;
     }
     session::with(|session| {
-        for (slot, value) in session::marked_slots().zip(values) {
-            if let Some(value) = value {
-                session.host_mark(slot, value);
+        for (slot, mark) in session::marked_slots().zip(marks) {
+            if let Some(mark) = mark {
+                session.host_mark(slot, mark);
             }
         }
         let seq = STREAMS.current() + 1;

@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 use oversub_protocol::encode::{Launch, LaunchShape};
 use oversub_protocol::event::LaunchRecord;
 use oversub_shim_core::abi::{CuResult, Handle, LaunchConfig};
-use oversub_shim_core::launch::gather;
+use oversub_shim_core::launch::{Room, gather};
 use oversub_shim_core::streams::Inside;
 
 use super::module::learn;
@@ -209,8 +209,9 @@ unsafe fn tell(kernel: &Kernel, stream: Handle, per_thread: bool) -> Option<Item
         item.number();
         return Some(item);
     };
+    let mut room = Room::new();
     // SAFETY: by this function's contract.
-    let words = unsafe { gather(function, kernel.parameters, kernel.extra) };
+    let words = unsafe { gather(function, kernel.parameters, kernel.extra, &mut room) };
     let mut flags = if item.captured {
         LaunchRecord::FLAG_CAPTURED
     } else {
@@ -228,7 +229,7 @@ unsafe fn tell(kernel: &Kernel, stream: Handle, per_thread: bool) -> Option<Item
         // No device takes more than 1,024 threads in a direction.
         block: kernel.block.map(|threads| threads as u16),
     };
-    item.session().push(&Launch::new(shape, words.as_slice()));
+    item.session().push(&Launch::new(shape, words.words));
     Some(item)
 }
 
@@ -279,12 +280,12 @@ impl Item {
 /// Ends an item with the driver's answer, and marks progress when due.
 #[inline(never)]
 pub fn finish(item: Option<Item>, result: CuResult) -> CuResult {
-    if let Some(item) = item {
-        let session = item.session();
-        let due = STREAMS.is_mark_due(item.slot, session.stride());
-        if due && result.is_ok() && !item.captured {
-            session.mark(item.stream, item.slot, 1);
-        }
+    let Some(item) = item else { return result };
+    let session = item.session();
+    let due = STREAMS.is_mark_due(&item.inside, session.stride());
+    if due && result.is_ok() && !item.captured {
+        session.mark(item.stream, item.slot, 1);
     }
+    item.inside.leave_with_item();
     result
 }

@@ -100,16 +100,20 @@ pub unsafe fn destroy(real: Real<types::cuStreamDestroy_v2>, stream: Handle) -> 
 /// # Safety
 /// As the CUDA driver API defines it.
 pub unsafe fn synchronize(real: Real<types::cuStreamSynchronize>, stream: Handle) -> CuResult {
+    if state::active().is_none() {
+        // SAFETY: the program's own arguments.
+        return unsafe { forward!(real, stream) };
+    }
     let slot = slot_of(stream, real.per_thread);
-    let value = STREAMS.mark_value(slot, 0);
+    let mark = STREAMS.mark(slot, 0);
     // SAFETY: the program's own arguments.
     let result = unsafe { forward!(real, stream) };
-    if !result.is_ok() || state::active().is_none() {
+    if !result.is_ok() {
         return result;
     }
     session::with(|session| {
-        if let Some(value) = value {
-            session.host_mark(slot, value);
+        if let Some(mark) = mark {
+            session.host_mark(slot, mark);
         }
         let seq = STREAMS.current() + 1;
         session.push(&MemoryRecord::new(Kind::SYNC, slot, 0, seq, 0, 0));

@@ -26,9 +26,10 @@ fn words_come_from_the_list_of_parameters() {
         (&raw const d).cast(),
         e.as_ptr().cast(),
     ];
+    let mut room = Room::new();
     // SAFETY: the list matches the layout.
-    let words = unsafe { gather(function, list.as_ptr(), ptr::null()) };
-    assert_eq!(words.as_slice(), [0x1122, 7, 9, 3, 1 | 2 << 32, 3]);
+    let words = unsafe { gather(function, list.as_ptr(), ptr::null(), &mut room) };
+    assert_eq!(words.words, [0x1122, 7, 9, 3, 1 | 2 << 32, 3]);
 }
 
 #[test]
@@ -44,18 +45,20 @@ fn words_come_from_a_packed_buffer_with_and_without_a_layout() {
         ptr::without_provenance(PARAM_END),
     ];
     let known = learnt(&table, Some(&[(0, 8), (8, 4), (12, 4), (16, 4), (20, 4)]));
+    let mut room = Room::new();
     // SAFETY: the buffer has `size` bytes.
-    let words = unsafe { gather(known, ptr::null(), extra.as_ptr()) };
+    let words = unsafe { gather(known, ptr::null(), extra.as_ptr(), &mut room) };
     assert_eq!(
-        words.as_slice(),
+        words.words,
         [0xa, 5, 6, 0xb],
         "the last one is beyond the buffer"
     );
     table.make_stale();
     let unknown = learnt(&table, None);
+    let mut room = Room::new();
     // SAFETY: as above.
-    let words = unsafe { gather(unknown, ptr::null(), extra.as_ptr()) };
-    assert_eq!(words.as_slice(), [0xa, 5 | 6 << 32, 0xb]);
+    let words = unsafe { gather(unknown, ptr::null(), extra.as_ptr(), &mut room) };
+    assert_eq!(words.words, [0xa, 5 | 6 << 32, 0xb]);
 }
 
 #[test]
@@ -63,10 +66,12 @@ fn an_unknown_layout_or_no_arguments_give_no_words() {
     let table = Functions::new();
     let function = learnt(&table, None);
     let list: [*const c_void; 1] = [ptr::null()];
+    let mut room = Room::new();
     // SAFETY: nothing is read.
-    let words = unsafe { gather(function, list.as_ptr(), ptr::null()) };
-    assert!(words.as_slice().is_empty());
+    let words = unsafe { gather(function, list.as_ptr(), ptr::null(), &mut room) };
+    assert!(words.words.is_empty());
+    let mut room = Room::new();
     // SAFETY: nothing is read.
-    let words = unsafe { gather(function, ptr::null(), ptr::null()) };
-    assert!(words.as_slice().is_empty());
+    let words = unsafe { gather(function, ptr::null(), ptr::null(), &mut room) };
+    assert!(words.words.is_empty());
 }

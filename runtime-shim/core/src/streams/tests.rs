@@ -30,48 +30,109 @@ fn streams_get_slots_of_their_own_until_there_are_none() {
 fn a_retired_slot_waits_until_the_device_has_passed_its_stream() {
     let streams = Streams::new();
     let slot = streams.assign(0x5000, |_, _| true);
-    let number = streams.next(&streams.enter(slot));
+    let number = give(&streams, slot);
     streams.retire(0x5000);
     assert_eq!(streams.find(0x5000), None);
     assert_ne!(streams.assign(0x6000, |_, _| false), slot);
     assert_eq!(streams.assign(0x7000, |_, passed| passed <= number), slot);
 }
 
+fn give(streams: &Streams, slot: u8) -> u64 {
+    let inside = streams.enter(slot);
+    let number = streams.next(&inside);
+    inside.leave_with_item();
+    number
+}
+
 #[test]
 fn a_mark_is_true_only_while_no_one_else_is_between_number_and_launch() {
     let streams = Streams::new();
+    let value = |own| streams.mark(3, own).map(|mark| mark.value);
     let mine = streams.enter(3);
     let number = streams.next(&mine);
-    assert_eq!(streams.mark_value(3, 1), Some(number));
+    assert_eq!(value(1), Some(number));
     let other = streams.enter(3);
-    assert_eq!(streams.mark_value(3, 1), None);
+    assert_eq!(value(1), None);
     drop(other);
-    assert_eq!(streams.mark_value(3, 1), Some(number));
-    drop(mine);
+    assert_eq!(value(1), Some(number));
+    mine.leave_with_item();
     assert!(streams.is_empty(3));
-    assert_eq!(streams.mark_value(3, 0), Some(number));
-    assert_eq!(streams.mark_value(SHARED_SLOT, 0), None);
+    assert_eq!(value(0), Some(number));
+    assert_eq!(streams.mark(SHARED_SLOT, 0), None);
 }
 
 #[test]
 fn a_mark_is_due_after_a_stride_and_covers_what_came_before() {
     let streams = Streams::new();
-    let due: Vec<bool> = (0..4).map(|_| streams.is_mark_due(2, 4)).collect();
-    assert_eq!(due, [false, false, false, true]);
-    let number = streams.next(&streams.enter(2));
-    assert_eq!(streams.unmarked(2), Some(number));
-    streams.note_mark(2, number);
+    let is_due = || {
+        let inside = streams.enter(2);
+        let due = streams.is_mark_due(&inside, 4);
+        streams.next(&inside);
+        inside.leave_with_item();
+        due
+    };
+    assert_eq!(
+        [is_due(), is_due(), is_due(), is_due()],
+        [false, false, false, true]
+    );
+    assert_eq!(streams.unmarked(2), Some(4));
+    streams.note_mark(2, streams.mark(2, 0).unwrap());
     assert_eq!(streams.unmarked(2), None);
-    assert!(!streams.is_mark_due(2, 4));
-    assert!(!streams.is_mark_due(SHARED_SLOT, 1));
+    assert!(!is_due());
+    assert_eq!(streams.unmarked(2), Some(5));
+}
+
+#[test]
+fn a_mark_made_inside_covers_its_own_item() {
+    let streams = Streams::new();
+    let inside = streams.enter(2);
+    streams.next(&inside);
+    let mark = streams.mark(2, 1).unwrap();
+    inside.leave_with_item();
+    assert_eq!(streams.unmarked(2), Some(1));
+    streams.note_mark(2, mark);
+    assert_eq!(streams.unmarked(2), None);
 }
 
 #[test]
 fn a_free_asks_for_a_mark_in_an_idle_stream() {
     let streams = Streams::new();
-    let number = streams.next(&streams.enter(2));
+    let number = give(&streams, 2);
+    assert_eq!(streams.unmarked(5), None);
     assert_eq!(streams.want_mark(5), number);
-    assert_eq!(streams.unmarked(5), Some(number));
+    assert_eq!(streams.unmarked(5), Some(1));
+    assert_eq!(streams.mark(5, 0).map(|mark| mark.value), Some(number));
+}
+
+#[test]
+fn marks_are_true_whatever_threads_do() {
+    // Each thread publishes its number only after a while: a mark must never claim it.
+    let streams = Streams::new();
+    let done: Vec<std::sync::atomic::AtomicU64> = (0..4096).map(|_| 0.into()).collect();
+    let running = std::sync::atomic::AtomicU32::new(3);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..1000 {
+                    let inside = streams.enter(4);
+                    let number = streams.next(&inside);
+                    std::hint::spin_loop();
+                    done[number as usize].store(1, Ordering::SeqCst);
+                    inside.leave_with_item();
+                }
+                running.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        while running.load(Ordering::SeqCst) > 0 {
+            let Some(mark) = streams.mark(4, 0) else {
+                continue;
+            };
+            for number in 1..=mark.value {
+                assert_eq!(done[number as usize].load(Ordering::SeqCst), 1, "{number}");
+            }
+        }
+    });
+    assert_eq!(streams.mark(4, 0).map(|mark| mark.value), Some(3000));
 }
 
 #[test]
@@ -80,4 +141,18 @@ fn passing_is_told_across_the_wrap_of_32_bits() {
     let number = (1_u64 << 32) + 2;
     assert!(has_passed(2, number) && has_passed(3, number));
     assert!(!has_passed(u32::MAX, number));
+}
+
+#[test]
+fn memory_freed_before_the_first_number_waits_for_a_mark() {
+    // Launches made while nothing records take no number, and may still run.
+    let streams = Streams::new();
+    let number = streams.want_mark(5);
+    let word_of_a_new_session = 0;
+    assert!(!has_passed(word_of_a_new_session, number));
+    let inside = streams.enter(5);
+    streams.next(&inside);
+    inside.leave_with_item();
+    let mark = streams.mark(5, 0).expect("nobody is inside");
+    assert!(has_passed(mark.value as u32, number));
 }
