@@ -137,16 +137,20 @@ pub fn connect(settings: &Settings, hello: &Hello) -> Result<Connection, Failure
         unmap(commands);
         return Err(Failure::Memory);
     };
-    // SAFETY: both pages lie in the mapping, whose size was checked.
-    let (device_page, control_page) = unsafe {
+    // SAFETY: all of them lie in the mapping, whose size was checked.
+    let (device_page, control_page, events_head, events_slots) = unsafe {
         (
             events.start.add(events_memfd::DEVICE_PAGE).cast(),
             events.start.add(events_memfd::CONTROL_PAGE).cast(),
+            events.start.add(events_memfd::RING_HEAD).cast(),
+            events.start.add(events_memfd::SLOTS).cast(),
         )
     };
     let session = Session {
         device_page,
         control_page,
+        events_head,
+        events_slots,
         events: Writer::new(writer),
         events_wake: events_wake.0,
         marks_at: 0.into(),

@@ -230,6 +230,7 @@ unsafe fn tell(kernel: &Kernel, stream: Handle, per_thread: bool) -> Option<Item
         block: kernel.block.map(|threads| threads as u16),
     };
     item.session().push(&Launch::new(shape, words.words));
+    item.session().fetch_ahead();
     Some(item)
 }
 
