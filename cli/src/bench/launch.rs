@@ -6,6 +6,7 @@
 //! the device. Processes of the three modes take turns too.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::ptr::{null, null_mut};
@@ -40,7 +41,7 @@ pub struct Overhead {
 /// Rounds in which every mode gets a process.
 const ROUNDS: usize = 5;
 /// Pairs of batches in a process.
-const BATCHES: u32 = 100;
+const BATCHES: u32 = 60;
 /// Launches in a batch.
 const LAUNCHES: u32 = 200;
 
@@ -128,8 +129,10 @@ fn run_child(mode: Mode, shim: &Path, folder: &Path, socket: &Path) -> Result<Me
 /// # Errors
 /// Where a library or a call fails.
 pub fn child(options: &LaunchOverheadOptions) -> Result<ExitCode> {
-    let driver = Api::load("libcuda.so.1")?;
-    let shim = Api::load(&options.shim.to_string_lossy())?;
+    let driver = library("libcuda.so.1")?;
+    let shim = library(&options.shim.to_string_lossy())?;
+    let shim = Api::find(&[&shim, &driver])?;
+    let driver = Api::find(&[&driver])?;
     let device = Device::start(&shim)?;
     let mut times: [Vec<f64>; 2] = Default::default();
     for _ in 0..options.batches {
@@ -176,19 +179,28 @@ struct Api {
     ) -> c_int,
 }
 
+/// Loads a library for good: drivers are not made to be unloaded.
+fn library(path: &str) -> Result<ManuallyDrop<Library>> {
+    // SAFETY: both libraries' constructors expect nothing.
+    let library = unsafe { Library::new(path) }
+        .with_context(|| format!("cannot load {path} for the launch measurement"))?;
+    Ok(ManuallyDrop::new(library))
+}
+
 impl Api {
-    fn load(path: &str) -> Result<Self> {
-        // SAFETY: both libraries' constructors expect nothing.
-        let library = unsafe { Library::new(path) }
-            .with_context(|| format!("cannot load {path} for the launch measurement"))?;
+    /// Each call from the first library that has it, as the dynamic linker would find it.
+    fn find(libraries: &[&Library]) -> Result<Self> {
         macro_rules! symbol {
-            ($name:literal) => {
-                // SAFETY: the field's signature is that of cuda.h for this name.
-                *unsafe { library.get($name.as_bytes()) }
-                    .with_context(|| format!("{path} lacks {}", $name))?
-            };
+            ($name:literal) => {{
+                let name = $name.as_bytes();
+                let found = libraries.iter().find_map(|library| {
+                    // SAFETY: the field's signature is that of cuda.h for this name.
+                    unsafe { library.get(name) }.ok().map(|symbol| *symbol)
+                });
+                found.with_context(|| format!("no library has {}", $name))?
+            }};
         }
-        let api = Self {
+        Ok(Self {
             init: symbol!("cuInit"),
             retain: symbol!("cuDevicePrimaryCtxRetain"),
             set_current: symbol!("cuCtxSetCurrent"),
@@ -198,10 +210,7 @@ impl Api {
             load_module: symbol!("cuModuleLoadData"),
             function: symbol!("cuModuleGetFunction"),
             launch: symbol!("cuLaunchKernel"),
-        };
-        // Drivers are not made to be unloaded.
-        std::mem::forget(library);
-        Ok(api)
+        })
     }
 }
 

@@ -134,9 +134,17 @@ impl Report {
 
 impl WorkloadReport {
     fn row(&self, run: &ModeReport) -> [String; 10] {
-        let against = self.runs.iter().find(|other| other.mode == self.baseline);
+        // The resident mode is what the others are measured by, on a larger device.
+        let compared = run.mode != Mode::Resident;
+        let against = self
+            .runs
+            .iter()
+            .find(|other| other.mode == self.baseline && compared);
         let speedup = against.map(|other| other.seconds / run.seconds);
-        let over = self.bound_s.map(|bound| run.seconds / bound);
+        let over = self
+            .bound_s
+            .filter(|_| compared)
+            .map(|bound| run.seconds / bound);
         [
             run.mode.name().to_owned(),
             format!("{:.2}", run.seconds),

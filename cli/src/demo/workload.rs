@@ -16,8 +16,8 @@ pub struct Workload {
     pub arguments: &'static [&'static str],
     /// It stays below the device memory on purpose.
     pub fits: bool,
-    /// One iteration touches all of the working set. Otherwise the link bound does not
-    /// hold and the resident time alone is the bound.
+    /// One iteration touches all of the working set. Otherwise what it touches may fit, so
+    /// nothing has to cross the link and the resident time alone is the bound.
     pub touches_all: bool,
 }
 
