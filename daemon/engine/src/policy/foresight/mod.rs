@@ -44,7 +44,7 @@ impl Policy for Foresight {
         self.ranks.refresh(world);
         self.breaker.judge(world.history.head(), &world.usefulness);
         stats.breaker_opened = self.breaker.opened();
-        self.reach.adapt(world);
+        self.reach.adapt(now, world);
         plan::carry_out(self, now, world, stats, commands);
     }
 

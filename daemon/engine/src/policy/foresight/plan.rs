@@ -21,12 +21,17 @@ const STALE_AT_ONCE: usize = 64;
 /// How far ahead to fetch, as a share of how far ahead the victim is needed.
 ///
 /// A fetch that is early costs its victim's fetch earlier too: looking far ahead moves
-/// more. Misses widen it, their absence narrows it.
+/// more. So it widens only while launches wait although the link has time to spare; where
+/// the link is the bottleneck, the shortest reach moves the least.
 #[derive(Debug)]
 pub(crate) struct Reach {
     share: f64,
     missed: bool,
     looked: u64,
+    since: Micros,
+    last: Micros,
+    idle: bool,
+    idle_us: u64,
 }
 
 impl Default for Reach {
@@ -35,6 +40,10 @@ impl Default for Reach {
             share: 0.25,
             missed: false,
             looked: 0,
+            since: Micros(0),
+            last: Micros(0),
+            idle: true,
+            idle_us: 0,
         }
     }
 }
@@ -43,6 +52,8 @@ impl Reach {
     /// The share's bounds.
     const NARROW: f64 = 0.125;
     const WIDE: f64 = 1.0;
+    /// Share of the time without a prefetch under way above which the link has time.
+    const SPARE: f64 = 0.15;
     /// Launches after which it is looked at.
     const LAUNCHES: u64 = 64;
 
@@ -61,16 +72,25 @@ impl Reach {
     }
 
     /// Widens or narrows, once in a while.
-    pub(crate) fn adapt(&mut self, world: &World) {
+    pub(crate) fn adapt(&mut self, now: Micros, world: &World) {
+        if self.idle {
+            self.idle_us += now.0.saturating_sub(self.last.0);
+        }
+        self.last = now;
+        self.idle = world.orders.bytes(Queue::In) == 0;
         let head = world.floor();
         if head < self.looked + Self::LAUNCHES {
             return;
         }
+        let whole_us = now.0.saturating_sub(self.since.0).max(1);
+        let spare = self.idle_us as f64 / whole_us as f64 > Self::SPARE;
         self.looked = head;
-        self.share = if std::mem::take(&mut self.missed) {
-            (self.share * 1.5).min(Self::WIDE)
-        } else {
-            (self.share * 0.97).max(Self::NARROW)
+        self.since = now;
+        self.idle_us = 0;
+        self.share = match (std::mem::take(&mut self.missed), spare) {
+            (true, true) => (self.share * 1.5).min(Self::WIDE),
+            (true, false) => (self.share * 0.9).max(Self::NARROW),
+            (false, _) => (self.share * 0.97).max(Self::NARROW),
         };
     }
 
