@@ -149,9 +149,16 @@ unsafe fn yield_now(stage: *mut Stage, left: Left) {
     }
 }
 
+/// Never inlined: a fibre may come back on another thread, and the compiler would keep the
+/// address of the thread's own variables from before.
+#[inline(never)]
+fn stage_of_this_thread() -> *mut Stage {
+    STAGE.get()
+}
+
 extern "C" fn enter() {
     loop {
-        let stage = STAGE.get();
+        let stage = stage_of_this_thread();
         // SAFETY: a fibre runs only between `enter` and `leave` of its thread's stage. The
         // work is a plain function, which several fibres may be in at once.
         unsafe {
