@@ -61,6 +61,7 @@ pub fn record(kind: Kind, allocation: &Allocation) -> MemoryRecord {
     let pairs = [
         (flags::POOL, MemoryRecord::POOL),
         (flags::PREFETCHED, MemoryRecord::PREFETCHED),
+        (flags::ON_HOST, MemoryRecord::ON_HOST),
         (flags::BY_PROGRAM, MemoryRecord::BY_PROGRAM),
     ];
     for (flag, bit) in pairs {
@@ -159,11 +160,17 @@ fn prefetch(place: &Place, facts: &Facts, budget: u64, allocation: &Allocation) 
     };
     // SAFETY: managed memory that no one else knows yet.
     let result = unsafe { driver::prefetch(allocation.address, bytes, to, *stream) };
-    if result.is_ok() && placement == Placement::Device {
-        flags::PREFETCHED
-    } else {
-        0
+    if !result.is_ok() {
+        return 0;
     }
+    if placement == Placement::Device {
+        return flags::PREFETCHED;
+    }
+    // Before the program has the address: a first touch on the device that came sooner
+    // would populate it there.
+    // SAFETY: a stream of ours.
+    let result = unsafe { driver::cuStreamSynchronize(*stream) };
+    if result.is_ok() { flags::ON_HOST } else { 0 }
 }
 
 /// Forgets the managed memory that begins at `address`, before the driver frees it.

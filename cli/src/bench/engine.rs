@@ -84,6 +84,7 @@ pub fn measure() -> Result<Cost> {
         },
         pool: false,
         prefetched: true,
+        on_host: false,
     });
     let mut outstanding: VecDeque<Command> = VecDeque::new();
     let launches = ITERATIONS * BLOCKS / LAUNCH_BLOCKS;

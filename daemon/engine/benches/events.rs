@@ -30,6 +30,7 @@ impl Session {
                 range,
                 pool: false,
                 prefetched: false,
+                on_host: false,
             },
         );
         let mut session = Self {

@@ -71,8 +71,14 @@ impl Engine {
                 range,
                 pool,
                 prefetched,
+                on_host,
             } => {
-                self.world.alloc(range, pool, prefetched, &mut self.stats);
+                let place = match (prefetched, on_host) {
+                    (true, _) => Residency::Device,
+                    (false, true) => Residency::Host,
+                    (false, false) => Residency::Unpopulated,
+                };
+                self.world.alloc(range, pool, place, &mut self.stats);
             }
             Event::Free { address } => self.world.free(address),
             Event::Use { range, .. } => self.world.begin_part(range),

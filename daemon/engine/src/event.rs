@@ -21,6 +21,8 @@ pub enum Event<'a> {
         pool: bool,
         /// The shim has already prefetched it to the device.
         prefetched: bool,
+        /// The shim has populated it on the host, since it does not fit the budget.
+        on_host: bool,
     },
     /// Managed memory was given back.
     Free {

@@ -196,6 +196,7 @@ fn tell(engine: &mut Engine, now: Micros, event: &Wild) {
             },
             pool: *pool,
             prefetched: *prefetched,
+            on_host: !*prefetched && bytes.is_multiple_of(2),
         },
         Wild::Free(address) => Event::Free { address: *address },
         Wild::Use(address, bytes, seq) => Event::Use {

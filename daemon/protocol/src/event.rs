@@ -132,6 +132,8 @@ impl MemoryRecord {
     pub const POOL: u32 = 2;
     /// The shim prefetched it to the device at allocation.
     pub const PREFETCHED: u32 = 4;
+    /// The shim populated it on the host, since it does not fit the residency budget.
+    pub const ON_HOST: u32 = 16;
     /// The program itself asked for managed memory.
     pub const BY_PROGRAM: u32 = 8;
 }

@@ -226,12 +226,14 @@ impl Intake {
             return false;
         }
         let prefetched = record.head.flags & MemoryRecord::PREFETCHED != 0;
+        let on_host = record.head.flags & MemoryRecord::ON_HOST != 0;
         self.engine.step(
             now,
             &Event::Alloc {
                 range,
                 pool,
                 prefetched,
+                on_host,
             },
         );
         true

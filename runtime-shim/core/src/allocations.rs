@@ -54,6 +54,8 @@ pub mod flags {
     pub const BY_PROGRAM: u32 = 4;
     /// The program asked for it to be exported to another process, which cannot be.
     pub const EXPORTED: u32 = 8;
+    /// Populated on the host at allocation.
+    pub const ON_HOST: u32 = 16;
 }
 
 /// One entry. `address` 0: free; then `bytes` links to the next free entry.

@@ -23,6 +23,16 @@ pub(crate) fn budget_reserve(capacity: u64) -> i64 {
     (capacity / 25).clamp(2, 128) as i64
 }
 
+/// Bytes that evictions may have under way. Beyond the budget nothing is more urgent.
+pub(crate) fn out_limit(world: &World) -> u64 {
+    let limit = world.inflight_limit(Queue::Out);
+    if world.enforce && world.free_frames(world.capacity) < 0 {
+        4 * limit
+    } else {
+        limit
+    }
+}
+
 /// Evicts from `resident`, in the order of its keys, until `free` frames are free or on
 /// their way to it. Blocks in use now are passed over.
 pub(crate) fn evict_in_order(
@@ -34,9 +44,7 @@ pub(crate) fn evict_in_order(
     commands: &mut Vec<Command>,
 ) {
     let have = world.free_frames(world.capacity) + world.blocks.moving_out() as i64;
-    let room = world
-        .inflight_limit(Queue::Out)
-        .saturating_sub(world.orders.bytes(Queue::Out));
+    let room = out_limit(world).saturating_sub(world.orders.bytes(Queue::Out));
     let wanted = (free - have).clamp(0, (room / crate::BLOCK_BYTES) as i64) as usize;
     if wanted == 0 {
         return;
@@ -50,12 +58,16 @@ pub(crate) fn evict_in_order(
             world.guarded(slot)
         }
     };
-    let victims: Vec<u32> = resident
-        .iter()
-        .map(|(_, slot)| slot)
-        .filter(|&slot| !kept(slot) && !world.blocks.get(slot).refused)
+    let evictable = |slot: &u32| !world.blocks.get(*slot).refused;
+    let in_order = || resident.iter().map(|(_, slot)| slot).filter(evictable);
+    let mut victims: Vec<u32> = in_order()
+        .filter(|&slot| !kept(slot))
         .take(wanted)
         .collect();
+    if over && victims.is_empty() {
+        // What runs now uses more than the budget: as the driver does, in order.
+        victims = in_order().take(wanted).collect();
+    }
     for slot in victims {
         resident.set(slot, None);
         world.order(now, Operation::Evict, slot, stats, commands);

@@ -34,6 +34,11 @@ impl Ranking {
         }
     }
 
+    /// How many have a place.
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
     pub(crate) fn first(&self) -> Option<(u64, u32)> {
         self.order.first().copied()
     }

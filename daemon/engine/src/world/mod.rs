@@ -68,7 +68,7 @@ impl World {
     }
 
     /// Managed memory was obtained.
-    pub(crate) fn alloc(&mut self, range: Range, pool: bool, prefetched: bool, stats: &mut Stats) {
+    pub(crate) fn alloc(&mut self, range: Range, pool: bool, place: Residency, stats: &mut Stats) {
         let room = (self.block_limit - self.blocks.len().min(self.block_limit)) as u64;
         let tracked = range.bytes.min(room.saturating_mul(BLOCK_BYTES));
         if !range.address.is_multiple_of(BLOCK_BYTES) || !self.memory.insert(range, pool, tracked) {
@@ -84,8 +84,8 @@ impl World {
         .blocks()
         {
             let slot = self.blocks.insert(id, pool, born);
-            if prefetched {
-                self.blocks.set(slot, Residency::Device);
+            if place != Residency::Unpopulated {
+                self.blocks.set(slot, place);
             }
         }
     }

@@ -282,6 +282,7 @@ impl Device {
                         range,
                         pool,
                         prefetched: false,
+                        on_host: false,
                     });
                 }
                 Op::Free { address } => {

@@ -5,7 +5,7 @@
 use super::Foresight;
 use super::rank::is_dead;
 use crate::command::{Command, Operation, Queue};
-use crate::policy::demand::budget_reserve;
+use crate::policy::demand::{budget_reserve, out_limit};
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, Micros};
 use crate::world::World;
@@ -109,8 +109,8 @@ pub(crate) fn carry_out(
     stats: &mut Stats,
     commands: &mut Vec<Command>,
 ) {
-    drop_stale(policy, now, world, stats, commands);
     let reserve = reserve(world);
+    drop_stale(policy, now, world, reserve, stats, commands);
     make_room(policy, now, world, reserve, stats, commands);
     fetch(policy, now, world, reserve, stats, commands);
 }
@@ -127,15 +127,21 @@ fn reserve(world: &World) -> i64 {
 }
 
 /// Dead content on the host is dropped at once: it costs nothing, and saves the fetch of
-/// garbage when the block is born again.
+/// garbage when the block is born again. Within a budget only as far as there are frames:
+/// a birth without a transfer can outrun any eviction, one with it cannot.
 fn drop_stale(
     policy: &mut Foresight,
     now: Micros,
     world: &mut World,
+    reserve: i64,
     stats: &mut Stats,
     commands: &mut Vec<Command>,
 ) {
     for _ in 0..STALE_AT_ONCE {
+        let room = world.free_frames(world.capacity) - reserve;
+        if world.enforce && policy.ranks.unborn.len() as i64 >= room {
+            break;
+        }
         let Some((_, slot)) = policy.ranks.stale.first() else {
             break;
         };
@@ -167,15 +173,11 @@ fn make_room(
         needs.next();
     }
     while let Some((key, slot)) = policy.ranks.resident.last() {
-        // What is about to be used goes only where the budget would break otherwise.
+        // What is about to be used goes only where the budget would break otherwise, and
+        // what runs now only where it alone uses more than the budget: then all is ranked
+        // so, and the driver would do the same.
         let over = world.enforce && have < 0;
-        if key
-            <= if over {
-                world.running_end
-            } else {
-                world.guard_end
-            }
-        {
+        if key <= world.guard_end && !over {
             break;
         }
         if have >= reserve {
@@ -191,7 +193,7 @@ fn make_room(
         let (queue, limit) = if discard {
             (Queue::Local, LOCAL_BYTES)
         } else {
-            (Queue::Out, world.inflight_limit(Queue::Out))
+            (Queue::Out, out_limit(world))
         };
         if world.orders.bytes(queue) >= limit {
             break;
