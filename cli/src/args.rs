@@ -32,9 +32,10 @@ pub enum Command {
     /// standard error, the result to standard output: medians over --runs.
     ///
     /// "of bound" is the time over a lower bound that no policy can beat: the larger of
-    /// the resident time and the time in which what cannot stay on the device crosses the
-    /// link. Per iteration that is the working set, less what the iteration itself
-    /// creates and drops, less the device memory.
+    /// the resident time and the time in which what cannot stay on the device comes in
+    /// over the link. Per iteration that is the content that the program has at one moment
+    /// and reads again before the same moment of the next iteration, less the device
+    /// memory.
     ///
     /// On a real GPU the device is never oversubscribed: the working set stays well
     /// inside free memory, and --memory is a budget that oversub keeps. The comparison

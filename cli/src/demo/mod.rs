@@ -188,20 +188,15 @@ impl Plan {
             Device::Cuda { .. } => Mode::Demand,
         };
         let resident_s = seconds(Mode::Resident);
-        let bound_s = if workload.touches_all {
-            self.link.map(|link| {
-                bound::seconds(&bound::Work {
-                    touched_bytes: output.bytes,
-                    born_bytes: output.born_bytes_per_iteration,
-                    iterations: output.iterations,
-                    memory_bytes: self.memory.0,
-                    link_bytes_per_s: link.0,
-                    resident_s,
-                })
+        let bound_s = self.link.map(|link| {
+            bound::seconds(&bound::Work {
+                carried_bytes: output.carried_bytes,
+                iterations: output.iterations,
+                memory_bytes: self.memory.0,
+                link_bytes_per_s: link.0,
+                resident_s,
             })
-        } else {
-            resident_s
-        };
+        });
         let ours = seconds(Mode::Oversub);
         Ok(WorkloadReport {
             name: workload.name,

@@ -222,7 +222,7 @@ mod tests {
         Sample {
             output: Output {
                 bytes: 1,
-                born_bytes_per_iteration: 0,
+                carried_bytes: 0,
                 iterations: 1,
                 seconds,
                 ok,

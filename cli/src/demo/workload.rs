@@ -16,9 +16,6 @@ pub struct Workload {
     pub arguments: &'static [&'static str],
     /// It stays below the device memory on purpose.
     pub fits: bool,
-    /// One iteration touches all of the working set. Otherwise what it touches may fit, so
-    /// nothing has to cross the link and the resident time alone is the bound.
-    pub touches_all: bool,
 }
 
 /// Every workload, in the order shown.
@@ -39,15 +36,11 @@ impl Workload {
             program: name,
             arguments: &[],
             fits: false,
-            touches_all: true,
         };
         match name {
             WorkloadName::Sweep => plain("sweep"),
             WorkloadName::Gemm => plain("gemm"),
-            WorkloadName::Gather => Self {
-                touches_all: false,
-                ..plain("gather")
-            },
+            WorkloadName::Gather => plain("gather"),
             WorkloadName::Fits => Self {
                 fits: true,
                 ..plain("fits")
@@ -76,8 +69,9 @@ impl Workload {
 pub struct Output {
     /// Real footprint.
     pub bytes: u64,
-    /// Of it, allocated and freed within each iteration.
-    pub born_bytes_per_iteration: u64,
+    /// Content that is there at one moment of each iteration and read again before the
+    /// next.
+    pub carried_bytes: u64,
     /// Iterations made.
     pub iterations: u64,
     /// Wall time of all iterations, after set-up.

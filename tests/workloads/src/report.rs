@@ -18,6 +18,9 @@ pub struct Report {
     pub persistent_bytes: u64,
     /// What an iteration allocates and fills anew, bytes.
     pub born_bytes_per_iteration: u64,
+    /// Content that is there at one moment of each iteration and is read between it and
+    /// the same moment of the next one, bytes: what exceeds the device has to come in.
+    pub carried_bytes: u64,
     /// Timed iterations.
     pub iterations: u32,
     /// The timed loop, seconds.
@@ -41,6 +44,8 @@ pub struct Footprint {
     pub persistent_bytes: u64,
     /// See [`Report::born_bytes_per_iteration`].
     pub born_bytes_per_iteration: u64,
+    /// See [`Report::carried_bytes`].
+    pub carried_bytes: u64,
 }
 
 impl Report {
@@ -57,6 +62,7 @@ impl Report {
             bytes: footprint.bytes,
             persistent_bytes: footprint.persistent_bytes,
             born_bytes_per_iteration: footprint.born_bytes_per_iteration,
+            carried_bytes: footprint.carried_bytes,
             iterations: times.iterations.len() as u32,
             seconds: times.seconds,
             iteration_seconds: times.iterations,
@@ -176,6 +182,7 @@ mod tests {
             bytes: 8,
             persistent_bytes: 6,
             born_bytes_per_iteration: 2,
+            carried_bytes: 7,
         };
         let times = Times {
             seconds: 1.5,
@@ -189,7 +196,7 @@ mod tests {
         let text = serde_json::to_string(&report(0xAB)).expect("serialises");
         assert_eq!(
             text,
-            r#"{"workload":"sweep","bytes":8,"persistent_bytes":6,"born_bytes_per_iteration":2,"iterations":2,"seconds":1.5,"iteration_seconds":[0.5,1.0],"checksum":"00000000000000ab","reference":"00000000000000ab","ok":true}"#
+            r#"{"workload":"sweep","bytes":8,"persistent_bytes":6,"born_bytes_per_iteration":2,"carried_bytes":7,"iterations":2,"seconds":1.5,"iteration_seconds":[0.5,1.0],"checksum":"00000000000000ab","reference":"00000000000000ab","ok":true}"#
         );
     }
 

@@ -70,6 +70,7 @@ fn fits(arguments: &Arguments) -> anyhow::Result<Report> {
         bytes: device.peak_bytes(),
         persistent_bytes: device.peak_bytes(),
         born_bytes_per_iteration: 0,
+        carried_bytes: device.peak_bytes(),
     };
     Ok(Report::new(
         "fits",

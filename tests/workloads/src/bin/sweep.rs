@@ -52,6 +52,7 @@ fn sweep(arguments: &Arguments) -> anyhow::Result<Report> {
         bytes: device.peak_bytes(),
         persistent_bytes: device.peak_bytes(),
         born_bytes_per_iteration: 0,
+        carried_bytes: device.peak_bytes(),
     };
     Ok(Report::new(
         "sweep",

@@ -81,6 +81,7 @@ fn train(arguments: &Arguments) -> anyhow::Result<Report> {
         bytes: device.peak_bytes(),
         persistent_bytes: network.persistent_bytes(),
         born_bytes_per_iteration: plan::born_bytes(network),
+        carried_bytes: network.carried_bytes(),
     };
     Ok(Report::new(
         "train",

@@ -77,6 +77,12 @@ impl Network {
         3 * self.layers * crate::size::whole_blocks(self.weights() * 4)
     }
 
+    /// What there is between backward pass and optimiser, and the optimiser reads: all that
+    /// lives across steps, and every layer's gradient, bytes.
+    pub fn carried_bytes(self) -> u64 {
+        self.persistent_bytes() + self.layers * self.tensor_bytes(Tensor::Gradient(0))
+    }
+
     /// Peak footprint with stream-ordered allocation, bytes.
     pub fn bytes(self) -> u64 {
         self.persistent_bytes() + crate::size::whole_blocks(plan::peak_bytes(self))
