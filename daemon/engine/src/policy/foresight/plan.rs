@@ -6,7 +6,7 @@ use super::Foresight;
 use super::rank::is_dead;
 use crate::command::{Command, Operation, Queue};
 use crate::policy::demand::{budget_reserve, out_limit};
-use crate::stats::Stats;
+use crate::stats::{BreakerState, Stats};
 use crate::units::{BLOCK_BYTES, Micros};
 use crate::world::World;
 use crate::world::block::Residency;
@@ -161,7 +161,8 @@ fn make_room(
     stats: &mut Stats,
     commands: &mut Vec<Command>,
 ) {
-    if reserve == 0 {
+    // Open, the breaker leaves victims to the driver as well; a budget is kept all the same.
+    if reserve == 0 || (!world.enforce && policy.breaker.state() == BreakerState::Open) {
         return;
     }
     let floor = world.floor();
