@@ -25,8 +25,8 @@ fn covered(library: &Library, duty: c_int) -> BTreeSet<String> {
         .map(|index| ask(index))
         .take_while(|entry| !entry.symbol.is_null())
         .filter(|entry| entry.duty == duty)
-        // SAFETY: the names are constants of the library, which stays loaded meanwhile.
         .map(|entry| {
+            // SAFETY: the names are constants of the library, which stays loaded meanwhile.
             unsafe { CStr::from_ptr(entry.family) }
                 .to_string_lossy()
                 .into_owned()
