@@ -1,0 +1,9 @@
+//! Traces: programs in memory, how they are built, read from files and made from parameters.
+
+mod builder;
+mod intern;
+mod program;
+mod touches;
+
+pub use builder::{BuildError, LaunchSpec, Limits, ProgramBuilder};
+pub use program::{Access, Block, Kind, Launch, LaunchInfo, Mode, Piece, Program, Span, Step};

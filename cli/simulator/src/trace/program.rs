@@ -1,0 +1,273 @@
+//! A trace in memory: who touches which parts of which blocks, in program order.
+//!
+//! Block sets that repeat are stored once. Built by [`super::ProgramBuilder`]; read-only
+//! from then on and shared by all runs.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::units::{BLOCK_BYTES, Leaves, Nanos, Region};
+
+/// A block of the program, numbered from 0 in the order in which memory was obtained.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Block(pub u32);
+
+impl Block {
+    /// For indexing.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A launch (kernel, copy or memset), numbered from 0 in program order over the whole trace.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Launch(pub u32);
+
+impl Launch {
+    /// For indexing.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// How a launch uses what it touches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mode {
+    /// Reads it.
+    Read,
+    /// Reads and writes it, or writes it in part: the old content is needed.
+    Update,
+    /// Writes all of it: the old content is dead.
+    Overwrite,
+}
+
+impl Mode {
+    /// It changes the content.
+    pub fn writes(self) -> bool {
+        self != Mode::Read
+    }
+
+    /// It needs the old content.
+    pub fn needs_content(self) -> bool {
+        self != Mode::Overwrite
+    }
+}
+
+/// One touch of one block by one launch. A launch may touch a block more than once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Access {
+    /// Which block.
+    pub block: Block,
+    /// Which parts of it.
+    pub leaves: Leaves,
+    /// What for.
+    pub mode: Mode,
+}
+
+/// A part of one block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Piece {
+    /// Which block.
+    pub block: Block,
+    /// Which parts of it.
+    pub leaves: Leaves,
+}
+
+/// Where a slice lies in one of the program's shared arrays.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Span {
+    pub(super) start: u32,
+    pub(super) end: u32,
+}
+
+impl Span {
+    pub(super) fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+/// What kind of work a launch is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// A kernel, a memset or a copy within the device.
+    Kernel,
+    /// A copy from the host's own memory.
+    ToDevice,
+    /// A copy to the host's own memory.
+    ToHost,
+}
+
+/// One launch, without its accesses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaunchInfo {
+    /// Index into [`Program::name`].
+    pub name: u32,
+    /// Hash of name, shapes, strides, types and integer arguments (trace format, `sig`).
+    pub signature: u64,
+    /// Duration with everything resident.
+    pub time: Nanos,
+    /// What it is.
+    pub kind: Kind,
+    /// The host waits for it.
+    pub sync: bool,
+    /// The real kernel takes scalars that change at each launch.
+    pub varies: bool,
+    /// Iteration that it belongs to; none for set-up.
+    pub iteration: Option<u32>,
+    pub(super) accesses: Span,
+    pub(super) pointers: Span,
+}
+
+/// One event of the program, in program order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Memory was obtained from the driver.
+    Alloc(Region),
+    /// Memory was given back to the driver; `dead` parts lose their content.
+    Free(Region, Span),
+    /// The framework's allocator handed out a part: its content is undefined.
+    Use(Region),
+    /// And took it back; `dead` parts lose their content (no other live part shares them).
+    Unuse(Region, Span),
+    /// A launch.
+    Launch(Launch),
+    /// The CPU touched managed memory.
+    Host(Span),
+    /// An iteration begins.
+    Iteration(u32),
+}
+
+/// A whole trace.
+#[derive(Debug)]
+pub struct Program {
+    pub(super) name: String,
+    pub(super) footprint_bytes: u64,
+    pub(super) names: Vec<String>,
+    pub(super) addresses: Vec<u64>,
+    pub(super) numbers: HashMap<u64, Block>,
+    pub(super) launches: Vec<LaunchInfo>,
+    pub(super) accesses: Vec<Access>,
+    pub(super) pointers: Vec<u64>,
+    pub(super) pieces: Vec<Piece>,
+    pub(super) steps: Vec<Step>,
+    pub(super) iterations: Vec<Range<u32>>,
+    pub(super) lifetimes: bool,
+}
+
+impl Program {
+    /// The trace's name: its file's stem.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Most blocks populated at once, in bytes: the base of oversubscription ratios.
+    pub fn footprint_bytes(&self) -> u64 {
+        self.footprint_bytes
+    }
+
+    /// Whether the trace tells which parts the framework's allocator handed out.
+    pub fn has_lifetimes(&self) -> bool {
+        self.lifetimes
+    }
+
+    /// How many blocks were ever obtained.
+    pub fn blocks(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// First byte of a block.
+    pub fn address(&self, block: Block) -> u64 {
+        self.addresses[block.index()]
+    }
+
+    /// The block that holds `address`, where it was ever obtained.
+    pub fn block_at(&self, address: u64) -> Option<Block> {
+        self.numbers.get(&(address / BLOCK_BYTES)).copied()
+    }
+
+    /// The blocks of a region, with the parts of each.
+    pub fn pieces_of(&self, region: Region) -> impl Iterator<Item = Piece> + Clone + '_ {
+        region.parts().filter_map(|(number, leaves)| {
+            let block = *self.numbers.get(&number)?;
+            Some(Piece { block, leaves })
+        })
+    }
+
+    /// Everything that happens, in program order.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// All launches, in program order; [`Launch`] is the index.
+    pub fn launches(&self) -> &[LaunchInfo] {
+        &self.launches
+    }
+
+    /// One launch.
+    pub fn launch(&self, launch: Launch) -> &LaunchInfo {
+        &self.launches[launch.index()]
+    }
+
+    /// What a launch touches, in the order of first touch.
+    pub fn accesses(&self, launch: Launch) -> &[Access] {
+        &self.accesses[self.launch(launch).accesses.range()]
+    }
+
+    /// The identity of a launch's block set: equal for equal sets.
+    pub fn access_set(&self, launch: Launch) -> Span {
+        self.launch(launch).accesses
+    }
+
+    /// A launch's pointer arguments.
+    pub fn pointers(&self, launch: Launch) -> &[u64] {
+        &self.pointers[self.launch(launch).pointers.range()]
+    }
+
+    /// A kernel's name.
+    pub fn kernel_name(&self, launch: Launch) -> &str {
+        &self.names[self.launch(launch).name as usize]
+    }
+
+    /// What a [`Step::Host`] touches.
+    pub fn host_accesses(&self, span: Span) -> &[Access] {
+        &self.accesses[span.range()]
+    }
+
+    /// What dies at a [`Step::Free`] or [`Step::Unuse`].
+    pub fn dead(&self, span: Span) -> &[Piece] {
+        &self.pieces[span.range()]
+    }
+
+    /// The launches of each iteration (set-up is in none), as launch numbers.
+    pub fn iterations(&self) -> &[Range<u32>] {
+        &self.iterations
+    }
+
+    /// The iterations that count as steady: from the third to the last but one, where
+    /// there are so many; otherwise the last (DESIGN section 8).
+    pub fn steady(&self) -> Range<usize> {
+        let all = self.iterations.len();
+        if all >= 4 {
+            2..all - 1
+        } else {
+            all.saturating_sub(1)..all
+        }
+    }
+
+    /// Duration of some launches with everything resident.
+    pub fn ideal(&self, launches: Range<u32>) -> Nanos {
+        let range = launches.start as usize..launches.end as usize;
+        self.launches[range].iter().map(|launch| launch.time).sum()
+    }
+
+    /// Mean duration of a steady iteration with everything resident.
+    pub fn ideal_steady(&self) -> Nanos {
+        let steady = self.steady();
+        let count = steady.len().max(1) as u64;
+        let total: Nanos = self.iterations[steady]
+            .iter()
+            .map(|launches| self.ideal(launches.clone()))
+            .sum();
+        Nanos(total.0 / count)
+    }
+}
