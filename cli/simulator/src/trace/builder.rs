@@ -21,7 +21,7 @@ pub struct Limits {
     pub launches: usize,
     /// Events of all kinds (2^26).
     pub steps: usize,
-    /// Read and written regions of one launch, and its pointers (2^20).
+    /// Read and written regions of one launch, and its pointers (2^18).
     pub ranges: usize,
     /// Blocks that one launch touches, each counted in every region that it lies in (2^24).
     pub touches: u64,
@@ -40,7 +40,7 @@ impl Default for Limits {
             blocks: 1 << 22,
             launches: 1 << 24,
             steps: 1 << 26,
-            ranges: 1 << 20,
+            ranges: 1 << 18,
             touches: 1 << 24,
             accesses: 1 << 26,
             pieces: 1 << 25,
@@ -262,7 +262,7 @@ impl ProgramBuilder {
         Ok(())
     }
 
-    /// Memory was given back to the driver, with all parts of it.
+    /// Memory was given back to the driver, with all parts that lie in it.
     pub fn free(&mut self, address: u64) -> Result<(), BuildError> {
         let end = self
             .allocations
@@ -272,7 +272,10 @@ impl ProgramBuilder {
             address,
             bytes: end - address,
         };
-        while let Some((&part, _)) = self.parts.range(address..end).next() {
+        while let Some((&part, &part_end)) = self.parts.range(..end).next_back() {
+            if part_end <= address {
+                break;
+            }
             self.parts.remove(&part);
         }
         let dead = dying(&self.allocations, region);
@@ -293,9 +296,13 @@ impl ProgramBuilder {
     /// The framework's allocator handed out a part.
     pub fn use_(&mut self, address: u64, bytes: u64) -> Result<(), BuildError> {
         let region = self.region(address, bytes)?;
-        let holder = self.allocations.range(..=address).next_back();
-        if holder.is_none_or(|(_, &end)| end < region.end()) {
-            return Err(BuildError::NotAllocated { address });
+        // An arena that grew at its end is several allocations; a part may lie across them.
+        let mut covered = address;
+        while covered < region.end() {
+            match self.allocations.range(..=covered).next_back() {
+                Some((_, &end)) if end > covered => covered = end,
+                _ => return Err(BuildError::NotAllocated { address: covered }),
+            }
         }
         if let Some(address) = overlap(&self.parts, region) {
             return Err(BuildError::Used { address });

@@ -3,7 +3,9 @@
 mod builder;
 mod intern;
 mod program;
+mod reader;
 mod touches;
 
 pub use builder::{BuildError, LaunchSpec, Limits, ProgramBuilder};
 pub use program::{Access, Block, Kind, Launch, LaunchInfo, Mode, Piece, Program, Span, Step};
+pub use reader::{LINE_BYTES, Problem, TraceError, read, read_from};

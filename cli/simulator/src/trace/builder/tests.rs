@@ -149,6 +149,18 @@ fn freeing_kills_everything_and_takes_the_parts_back() {
 }
 
 #[test]
+fn a_part_may_lie_across_allocations_that_touch() {
+    let mut builder = builder(2 * MIB);
+    builder.alloc(BASE + 2 * MIB, 2 * MIB).unwrap();
+    builder.use_(BASE + MIB, 2 * MIB).unwrap();
+    builder.unuse(BASE + MIB).unwrap();
+    assert_eq!(
+        last_dead(&builder.finish()),
+        [(0, 0xffff_0000), (1, 0xffff)]
+    );
+}
+
+#[test]
 fn two_allocations_in_one_block_live_and_die_apart() {
     let mut builder = builder(MIB);
     builder.alloc(BASE + MIB, MIB).unwrap();
@@ -212,7 +224,7 @@ fn what_cannot_be_is_refused_with_the_address_at_fault() {
     assert_eq!(
         error(builder.use_(BASE + MIB, 2 * MIB)),
         BuildError::NotAllocated {
-            address: BASE + MIB
+            address: BASE + 2 * MIB
         }
     );
     builder.use_(BASE, MIB).unwrap();
