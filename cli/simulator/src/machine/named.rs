@@ -1,0 +1,123 @@
+//! The machines that have names.
+
+use super::{Machine, Rules, Ssd};
+use crate::units::{Nanos, Rate};
+
+const GIB: u64 = 1 << 30;
+
+/// One fault batch's service without its transfers: G10's configuration
+/// (`system_latency_us 45`), within what the DeepUM paper's table 5 implies (2.6 to 9.5 us
+/// for each fault entry).
+const FAULT: Nanos = Nanos::from_micros(45);
+/// Faults in a batch (`uvm_perf_fault_batch_count`, uvm_gpu_replayable_faults.c).
+const FAULT_BATCH: u32 = 256;
+/// A prefetch call: ioctl, locks, page tables.
+const CALL: Nanos = Nanos::from_micros(5);
+/// `uvm_perf_prefetch_threshold` (uvm_perf_prefetch.c).
+const DENSITY: u32 = 51;
+/// Launches that the driver queues before a launch call blocks (CUDA: 1,022 and more).
+const LAUNCH_QUEUE: u32 = 1_022;
+
+/// One named machine.
+pub struct Named {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// What it is.
+    pub about: &'static str,
+    memory_bytes: u64,
+    link_in: u64,
+    link_out: u64,
+    link_total: Option<u64>,
+}
+
+/// All of them. Rates are pinned copies' best, bytes per second, so that bounds hold.
+pub const MACHINES: &[Named] = &[
+    Named {
+        name: "a100-40g",
+        about: "A100 40 GB on PCIe 3 x16, G10's setting: 15.754 GB/s each way (default)",
+        memory_bytes: 40 * GIB,
+        link_in: 15_754_000_000,
+        link_out: 15_754_000_000,
+        link_total: None,
+    },
+    Named {
+        name: "v100-32g",
+        about: "V100 32 GB on PCIe 3 x16 as DeepUM measured it: 12 GB/s each way, 20 GB/s \
+                both ways (SwapAdvisor section 6.1)",
+        memory_bytes: 32 * GIB,
+        link_in: 12_000_000_000,
+        link_out: 12_000_000_000,
+        link_total: Some(20_000_000_000),
+    },
+    Named {
+        name: "h100-80g",
+        about: "H100 80 GB on PCIe 5 x16: 55 GB/s each way",
+        memory_bytes: 80 * GIB,
+        link_in: 55_000_000_000,
+        link_out: 55_000_000_000,
+        link_total: None,
+    },
+    Named {
+        name: "h200",
+        about: "H200 141 GB on PCIe 5 x16: 55 GB/s each way",
+        memory_bytes: 141_000_000_000,
+        link_in: 55_000_000_000,
+        link_out: 55_000_000_000,
+        link_total: None,
+    },
+    Named {
+        name: "rtx5090",
+        about: "RTX 5090 32 GB on PCIe 5 x16: 55 GB/s each way",
+        memory_bytes: 32 * GIB,
+        link_in: 55_000_000_000,
+        link_out: 55_000_000_000,
+        link_total: None,
+    },
+    Named {
+        name: "g10",
+        about: "the G10 artifact's own rules (MICRO 2023): A100 40 GB, PCIe 15.754 GB/s each \
+                way, 128 GiB of host memory, SSD at 3.151 GB/s each way",
+        memory_bytes: 40 * GIB,
+        link_in: 15_754_000_000,
+        link_out: 15_754_000_000,
+        link_total: None,
+    },
+];
+
+/// Name of the machine that is used where none is named.
+pub const DEFAULT: &str = "a100-40g";
+
+impl Named {
+    /// The machine.
+    pub fn machine(&self) -> Machine {
+        let g10 = self.name == "g10";
+        Machine {
+            name: self.name.to_owned(),
+            memory_bytes: self.memory_bytes,
+            link_in: Rate(self.link_in),
+            link_out: Rate(self.link_out),
+            link_total: self.link_total.map(Rate),
+            call: if g10 { Nanos(0) } else { CALL },
+            fault: if g10 { Nanos(0) } else { FAULT },
+            fault_block: Nanos(0),
+            fault_batch: FAULT_BATCH,
+            fault_blocks: 4,
+            fault_leaves: 32,
+            density: DENSITY,
+            launch: Nanos(0),
+            launch_queue: LAUNCH_QUEUE,
+            host_bytes: g10.then_some(128 * GIB),
+            ssd: g10.then_some(Ssd {
+                read: Rate(3_151_000_000),
+                write: Rate(3_151_000_000),
+            }),
+            rules: if g10 { Rules::G10 } else { Rules::Uvm },
+        }
+    }
+}
+
+/// The machine of this name.
+pub fn named(name: &str) -> Option<Machine> {
+    let found = MACHINES.iter().find(|machine| machine.name == name)?;
+    Some(found.machine())
+}

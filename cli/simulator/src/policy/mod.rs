@@ -1,0 +1,54 @@
+//! The policies, one file each, and the table that names them.
+
+mod driver;
+mod ondemand;
+#[cfg(test)]
+mod samples;
+mod tensors;
+
+use crate::class::{AnyPolicy, Future};
+use crate::machine::Machine;
+use crate::trace::Program;
+
+/// How a policy is made for a run. The first three kinds cannot look at the trace.
+#[derive(Clone, Copy)]
+pub enum Make {
+    /// Of the fault class.
+    Fault(fn(&Machine) -> Box<dyn crate::class::FaultPolicy>),
+    /// Of the launch class.
+    Launch(fn(&Machine) -> Box<dyn crate::class::LaunchPolicy>),
+    /// Of the lifetime class.
+    Lifetime(fn(&Machine) -> Box<dyn crate::class::LifetimePolicy>),
+    /// Of the future class.
+    Future(for<'p> fn(&Machine, Future<'p>) -> Box<dyn crate::class::FuturePolicy + 'p>),
+}
+
+/// One line of the table.
+pub struct Entry {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// How to make it.
+    pub make: Make,
+}
+
+/// All policies, in the order in which they are listed.
+pub const POLICIES: &[Entry] = &[ondemand::ENTRY, driver::ENTRY];
+
+impl Entry {
+    /// Makes the policy for one run.
+    pub fn policy<'p>(&self, machine: &Machine, program: &'p Program, lifetimes: bool) -> AnyPolicy<'p> {
+        match self.make {
+            Make::Fault(make) => AnyPolicy::Fault(make(machine)),
+            Make::Launch(make) => AnyPolicy::Launch(make(machine)),
+            Make::Lifetime(make) => AnyPolicy::Lifetime(make(machine)),
+            Make::Future(make) => AnyPolicy::Future(make(machine, Future { program, lifetimes })),
+        }
+    }
+}
+
+/// The policy of this name.
+pub fn named(name: &str) -> Option<&'static Entry> {
+    POLICIES.iter().find(|entry| entry.name == name)
+}

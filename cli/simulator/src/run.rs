@@ -1,0 +1,103 @@
+//! One run: a program on a machine under a policy, and what came of it.
+
+use crate::class::{AnyPolicy, EngineFigures};
+use crate::machine::Machine;
+use crate::model::{Played, Stopped, Totals, play};
+use crate::policy::Entry;
+use crate::timeline::Timeline;
+use crate::trace::Program;
+use crate::units::Nanos;
+
+/// How a run is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The policy knows what the framework's allocator hands out and takes back.
+    pub lifetimes: bool,
+    /// Record a timeline.
+    pub timeline: bool,
+}
+
+/// One iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Iteration {
+    /// From the end of the last launch before it to the end of its last launch.
+    pub time: Nanos,
+    /// Sum of its launches' times with everything resident.
+    pub ideal: Nanos,
+    /// What was moved, faulted and waited for meanwhile.
+    pub totals: Totals,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// All iterations, in order.
+    pub iterations: Vec<Iteration>,
+    /// What the policy's engine says of itself.
+    pub engine: Option<EngineFigures>,
+    /// The record, where one was asked for.
+    pub timeline: Option<Timeline>,
+    steady: std::ops::Range<usize>,
+}
+
+impl Outcome {
+    /// Means over the steady iterations ([`Program::steady`]).
+    pub fn steady(&self) -> Iteration {
+        let steady = &self.iterations[self.steady.clone()];
+        let count = steady.len().max(1) as u64;
+        let mut sum = Iteration::default();
+        for iteration in steady {
+            sum.time += iteration.time;
+            sum.ideal += iteration.ideal;
+            sum.totals = sum.totals.plus(&iteration.totals);
+        }
+        Iteration {
+            time: Nanos(sum.time.0 / count),
+            ideal: Nanos(sum.ideal.0 / count),
+            totals: sum.totals.over(count),
+        }
+    }
+
+    /// The first iteration, from cold.
+    pub fn first(&self) -> Iteration {
+        self.iterations.first().copied().unwrap_or_default()
+    }
+}
+
+/// Runs `program` on `machine` under the policy of `entry`.
+///
+/// # Errors
+/// [`Stopped`] where the policy lost data or the program cannot run in so little memory.
+pub fn run(
+    program: &Program,
+    machine: &Machine,
+    entry: &Entry,
+    options: Options,
+) -> Result<Outcome, Stopped> {
+    let mut policy = entry.policy(machine, program, options.lifetimes);
+    let timeline = options.timeline.then(Timeline::new);
+    let played = play(program, machine, &mut policy, options.lifetimes, timeline)?;
+    let engine = match &policy {
+        AnyPolicy::Lifetime(policy) => policy.engine(),
+        AnyPolicy::Fault(_) | AnyPolicy::Launch(_) | AnyPolicy::Future(_) => None,
+    };
+    Ok(Outcome {
+        iterations: iterations(program, &played),
+        engine,
+        timeline: played.timeline,
+        steady: program.steady(),
+    })
+}
+
+fn iterations(program: &Program, played: &Played) -> Vec<Iteration> {
+    let ends = played.marks.iter().skip(1).chain([&played.end]);
+    let spans = played.marks.iter().zip(ends);
+    spans
+        .zip(program.iterations())
+        .map(|((start, end), launches)| Iteration {
+            time: end.0 - start.0,
+            ideal: program.ideal(launches.clone()),
+            totals: end.1.minus(&start.1),
+        })
+        .collect()
+}
