@@ -55,6 +55,12 @@ pub enum Command {
     ///
     /// Where no daemon answers at the socket, one is started that ends with the program.
     Run(RunOptions),
+    /// Make one HTML page from results of simulate, plan and demo
+    ///
+    /// Reads every .json file of a folder: what `oversub simulate --json`, `oversub plan
+    /// --json` and `oversub demo --json` printed, and timelines that `oversub simulate
+    /// --timeline` wrote. The page is one file that needs no network.
+    Report(ReportOptions),
     /// Measure what oversub itself costs on this machine
     ///
     /// Everything is measured on the built-in software GPU: what the preloaded library
@@ -204,6 +210,16 @@ pub struct DemoOptions {
 }
 
 #[derive(Debug, Args)]
+pub struct ReportOptions {
+    /// Folder of the results
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// The page to write
+    #[arg(long, short, value_name = "FILE.html")]
+    pub output: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub struct BenchOptions {
     /// Print one JSON value on standard output
     #[arg(long)]
@@ -303,6 +319,9 @@ mod tests {
             .filter(|command| !command.is_hide_set())
             .map(|command| command.get_name().to_owned())
             .collect();
-        assert_eq!(shown, ["demo", "run", "bench", "status", "doctor"]);
+        assert_eq!(
+            shown,
+            ["demo", "run", "report", "bench", "status", "doctor"]
+        );
     }
 }

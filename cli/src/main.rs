@@ -16,9 +16,12 @@ mod doctor;
 mod environment;
 mod install;
 mod keeper;
+mod plan;
 mod private_daemon;
 mod progress;
+mod report;
 mod run;
+mod simulate;
 mod size;
 mod softgpu;
 mod status;
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Demo(options) => demo::demo(&options),
         Command::Run(options) => run::run(&options),
+        Command::Report(options) => report::report(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Status(options) => status::status(&options),
         Command::Doctor(options) => doctor::doctor(&options),

@@ -1,0 +1,3 @@
+//! `oversub simulate`: traces through the model, under any policy.
+
+pub mod result;
