@@ -1,11 +1,14 @@
 //! Traces: programs in memory, how they are built, read from files and made from parameters.
 
 mod builder;
+pub mod families;
 mod intern;
 mod program;
+mod random;
 mod reader;
 mod touches;
 
 pub use builder::{BuildError, LaunchSpec, Limits, ProgramBuilder};
 pub use program::{Access, Block, Kind, Launch, LaunchInfo, Mode, Piece, Program, Span, Step};
+pub use random::Random;
 pub use reader::{LINE_BYTES, Problem, TraceError, read, read_from};

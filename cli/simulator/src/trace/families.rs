@@ -1,0 +1,471 @@
+//! Programs made from a few numbers and a seed: the access patterns of the field, in small,
+//! for property tests, benchmarks and exhaustive comparison. Not a model of any one program.
+
+use super::builder::{BuildError, LaunchSpec, ProgramBuilder};
+use super::program::{Kind, Program};
+use super::random::Random;
+use crate::units::{BLOCK_BYTES, LEAF_BYTES, Nanos, Region};
+
+/// First byte of the memory of a generated program.
+const BASE: u64 = 0x7f00_0000_0000;
+
+/// A pattern.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Family {
+    /// The same memory in the same order, over and over: stencils, solvers.
+    Sweep,
+    /// Forward and backward over layers: weights and optimizer state that live on,
+    /// activations that are born and die in stack order, two inputs in turn.
+    Training,
+    /// Training in which every third iteration only runs forward.
+    Phases,
+    /// Random rows of one large table.
+    Gather,
+    /// All weights for every token, and a cache that grows.
+    Decode,
+    /// A product of matrices in tiles.
+    Tiles,
+}
+
+impl Family {
+    /// All of them.
+    pub const ALL: [Family; 6] = [
+        Self::Sweep,
+        Self::Training,
+        Self::Phases,
+        Self::Gather,
+        Self::Decode,
+        Self::Tiles,
+    ];
+
+    /// Its name, for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sweep => "sweep",
+            Self::Training => "training",
+            Self::Phases => "phases",
+            Self::Gather => "gather",
+            Self::Decode => "decode",
+            Self::Tiles => "tiles",
+        }
+    }
+
+    /// A program of this family.
+    pub fn program(self, shape: &Shape) -> Result<Program, BuildError> {
+        let mut writer = Writer::new(self.name(), *shape);
+        match self {
+            Self::Sweep => sweep(&mut writer)?,
+            Self::Training => training(&mut writer, u32::MAX)?,
+            Self::Phases => training(&mut writer, 3)?,
+            Self::Gather => gather(&mut writer)?,
+            Self::Decode => decode(&mut writer)?,
+            Self::Tiles => tiles(&mut writer)?,
+        }
+        Ok(writer.builder.finish())
+    }
+}
+
+/// How large a generated program is, and how regular.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Of the random choices; the same seed gives the same program.
+    pub seed: u64,
+    /// Iterations.
+    pub iterations: u32,
+    /// Blocks of the footprint, about; at least 16 are used.
+    pub blocks: u32,
+    /// Launches of an iteration, about.
+    pub launches: u32,
+    /// Launches, in percent, that read one block more, somewhere, and take longer or
+    /// shorter by up to a half.
+    pub noise_percent: u32,
+    /// Duration of a launch for each block that it touches.
+    pub block_time: Nanos,
+    /// Objects end within a block and share it with the next.
+    pub partial: bool,
+}
+
+impl Default for Shape {
+    /// Small and regular: 64 blocks, 12 launches, 6 iterations, compute about as fast as a
+    /// link of 16 GB/s.
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            iterations: 6,
+            blocks: 64,
+            launches: 12,
+            noise_percent: 0,
+            block_time: Nanos::from_micros(130),
+            partial: false,
+        }
+    }
+}
+
+struct Writer {
+    builder: ProgramBuilder,
+    random: Random,
+    shape: Shape,
+    /// Where the next region begins.
+    top: u64,
+    /// What noise may read.
+    noise: Option<Region>,
+}
+
+impl Writer {
+    fn new(name: &str, shape: Shape) -> Self {
+        let shape = Shape {
+            blocks: shape.blocks.max(16),
+            launches: shape.launches.max(1),
+            ..shape
+        };
+        Self {
+            builder: ProgramBuilder::new(name),
+            random: Random::new(shape.seed),
+            shape,
+            top: BASE,
+            noise: None,
+        }
+    }
+
+    /// Obtains memory from the driver.
+    fn obtain(&mut self, blocks: u32) -> Result<Region, BuildError> {
+        let region = Region {
+            address: self.top,
+            bytes: u64::from(blocks.max(1)) * BLOCK_BYTES,
+        };
+        self.builder.alloc(region.address, region.bytes)?;
+        // A hole after it: neighbours in memory are not always one allocation.
+        self.top = region.end() + BLOCK_BYTES;
+        Ok(region)
+    }
+
+    /// Cuts a region into `count` parts of one size; with `partial` they end within blocks.
+    fn cut(&self, region: Region, count: u32) -> Vec<Region> {
+        let unit = if self.shape.partial {
+            LEAF_BYTES / 2
+        } else {
+            BLOCK_BYTES
+        };
+        let count = u64::from(count.max(1)).min(region.bytes / unit).max(1);
+        let bytes = region.bytes / unit / count * unit;
+        (0..count)
+            .map(|index| Region {
+                address: region.address + index * bytes,
+                bytes,
+            })
+            .collect()
+    }
+
+    fn hand_out(&mut self, region: Region) -> Result<(), BuildError> {
+        self.builder.use_(region.address, region.bytes)
+    }
+
+    fn kernel(
+        &mut self,
+        name: &str,
+        reads: &[Region],
+        writes: &[Region],
+    ) -> Result<(), BuildError> {
+        self.launch(name, Kind::Kernel, reads, writes)
+    }
+
+    fn launch(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        reads: &[Region],
+        writes: &[Region],
+    ) -> Result<(), BuildError> {
+        let touched: u64 = reads.iter().chain(writes).map(|region| region.bytes).sum();
+        let mut time = self.shape.block_time.0 * touched.div_ceil(BLOCK_BYTES).max(1);
+        let mut reads = reads.to_vec();
+        if let Some(memory) = self.noise
+            && self.random.chance(self.shape.noise_percent)
+        {
+            let block = self.random.below(memory.bytes / BLOCK_BYTES);
+            let address = memory.address + block * BLOCK_BYTES;
+            reads.push(Region {
+                address,
+                bytes: LEAF_BYTES,
+            });
+            time = time / 2 + self.random.below(time.max(1));
+        }
+        let mut spec = LaunchSpec::kernel(name, Nanos(time), &reads, writes);
+        spec.kind = kind;
+        self.builder.launch(spec)?;
+        Ok(())
+    }
+}
+
+fn sweep(writer: &mut Writer) -> Result<(), BuildError> {
+    let memory = writer.obtain(writer.shape.blocks)?;
+    writer.hand_out(memory)?;
+    writer.builder.host(&[], &[memory])?;
+    writer.noise = Some(memory);
+    let parts = writer.cut(memory, writer.shape.launches);
+    for iteration in 0..writer.shape.iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        for (index, part) in parts.iter().enumerate() {
+            let updated = std::slice::from_ref(part);
+            let written = if index % 2 == 0 { updated } else { &[] };
+            writer.kernel("sweep", updated, written)?;
+        }
+    }
+    Ok(())
+}
+
+fn training(writer: &mut Writer, evaluate_every: u32) -> Result<(), BuildError> {
+    let Shape {
+        blocks,
+        launches,
+        iterations,
+        ..
+    } = writer.shape;
+    let layers = (launches / 3).clamp(1, blocks / 8);
+    let weights = writer.obtain(blocks / 4)?;
+    let optimizer = writer.obtain(blocks / 4)?;
+    let inputs = writer.obtain((blocks / 16).max(2))?;
+    let arena = writer.obtain(blocks / 2 - (blocks / 16).max(2))?;
+    for memory in [weights, optimizer, inputs] {
+        writer.hand_out(memory)?;
+    }
+    writer.builder.host(&[], &[weights])?;
+    writer.kernel("zero", &[], &[optimizer])?;
+    writer.noise = Some(weights);
+    let weights = writer.cut(weights, layers);
+    let optimizer = writer.cut(optimizer, layers);
+    let inputs = writer.cut(inputs, 2);
+    let activations = writer.cut(arena, layers);
+    for iteration in 0..iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        let mut last = inputs[iteration as usize % inputs.len()];
+        writer.launch("memcpyHtoD", Kind::ToDevice, &[], &[last])?;
+        for (weight, activation) in weights.iter().zip(&activations) {
+            writer.hand_out(*activation)?;
+            writer.kernel("forward", &[*weight, last], &[*activation])?;
+            last = *activation;
+        }
+        let trains = !(iteration + 1).is_multiple_of(evaluate_every);
+        for layer in (0..activations.len()).rev() {
+            let activation = activations[layer];
+            if trains {
+                let both = [activation, weights[layer]];
+                writer.kernel("backward", &both, &both[..1])?;
+                let state = [weights[layer], optimizer[layer]];
+                writer.kernel("step", &state, &state)?;
+            }
+            writer.builder.unuse(activation.address)?;
+        }
+    }
+    Ok(())
+}
+
+fn gather(writer: &mut Writer) -> Result<(), BuildError> {
+    let Shape {
+        blocks,
+        launches,
+        iterations,
+        ..
+    } = writer.shape;
+    let table = writer.obtain(blocks - blocks / 16)?;
+    let output = writer.obtain(blocks / 16)?;
+    writer.hand_out(table)?;
+    writer.builder.host(&[], &[table])?;
+    let rows = table.bytes / BLOCK_BYTES;
+    for iteration in 0..iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        for _ in 0..launches {
+            writer.hand_out(output)?;
+            let mut reads: Vec<Region> = (0..rows.div_ceil(16))
+                .map(|_| {
+                    // The product of two uniform numbers: low rows are hot.
+                    let limit = writer.random.below(rows) + 1;
+                    let row = writer.random.below(limit);
+                    let address = table.address + row * BLOCK_BYTES;
+                    Region {
+                        address,
+                        bytes: BLOCK_BYTES,
+                    }
+                })
+                .collect();
+            reads.sort_unstable();
+            reads.dedup();
+            writer.kernel("gather", &reads, &[output])?;
+            writer.builder.unuse(output.address)?;
+        }
+    }
+    Ok(())
+}
+
+fn decode(writer: &mut Writer) -> Result<(), BuildError> {
+    let Shape {
+        blocks,
+        launches,
+        iterations,
+        ..
+    } = writer.shape;
+    let layers = (launches / 2).clamp(1, blocks / 8);
+    let growth = (blocks / 4 / iterations.max(1)).max(1);
+    let weights = writer.obtain((blocks / 4).max(blocks.saturating_sub(growth * iterations)))?;
+    let state = writer.obtain(1)?;
+    for memory in [weights, state] {
+        writer.hand_out(memory)?;
+        writer.builder.host(&[], &[memory])?;
+    }
+    writer.noise = Some(weights);
+    let weights = writer.cut(weights, layers);
+    let mut caches: Vec<Vec<Region>> = vec![Vec::new(); weights.len()];
+    for iteration in 0..iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        let cache = writer.obtain(growth)?;
+        writer.hand_out(cache)?;
+        for (layer, part) in writer.cut(cache, layers).into_iter().enumerate() {
+            caches[layer].push(part);
+        }
+        for (weight, cache) in weights.iter().zip(&caches) {
+            writer.kernel(
+                "project",
+                &[*weight, state],
+                &cache[cache.len().saturating_sub(1)..],
+            )?;
+            writer.kernel("attend", cache, &[state])?;
+        }
+    }
+    Ok(())
+}
+
+fn tiles(writer: &mut Writer) -> Result<(), BuildError> {
+    let Shape {
+        blocks,
+        launches,
+        iterations,
+        ..
+    } = writer.shape;
+    // side^3 launches, 3 side^2 tiles.
+    let mut side = 2;
+    while (side + 1) * (side + 1) * (side + 1) <= launches && 3 * (side + 1) * (side + 1) <= blocks
+    {
+        side += 1;
+    }
+    let mut matrices = Vec::new();
+    for filled in [true, true, false] {
+        let memory = writer.obtain(blocks / 3)?;
+        writer.hand_out(memory)?;
+        if filled {
+            writer.builder.host(&[], &[memory])?;
+        }
+        writer.noise = writer.noise.or(Some(memory));
+        matrices.push(writer.cut(memory, side * side));
+    }
+    let tile = |matrix: usize, row: u32, column: u32| {
+        let tiles: &[Region] = &matrices[matrix];
+        tiles[(row * side + column) as usize % tiles.len()]
+    };
+    for iteration in 0..iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        for row in 0..side {
+            for column in 0..side {
+                let sum = tile(2, row, column);
+                for step in 0..side {
+                    let reads = [tile(0, row, step), tile(1, step, column), sum];
+                    let read = if step == 0 { &reads[..2] } else { &reads };
+                    writer.kernel("tile", read, &[sum])?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{Launch, Mode, Step};
+
+    fn shape(seed: u64, noise_percent: u32, partial: bool) -> Shape {
+        Shape {
+            seed,
+            noise_percent,
+            partial,
+            ..Shape::default()
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_program_and_another_seed_another() {
+        for family in Family::ALL {
+            let text = |seed| {
+                format!(
+                    "{:?}",
+                    family.program(&shape(seed, 50, true)).unwrap().steps()
+                )
+            };
+            assert_eq!(text(1), text(1));
+            let launches = |seed| {
+                let program = family.program(&shape(seed, 50, true)).unwrap();
+                format!("{:?}", program.launches())
+            };
+            assert_ne!(launches(1), launches(2), "{family:?}");
+        }
+    }
+
+    #[test]
+    fn programs_are_about_as_large_as_asked() {
+        for family in Family::ALL {
+            for blocks in [16, 64, 1000] {
+                let shape = Shape {
+                    blocks,
+                    launches: 30,
+                    ..Shape::default()
+                };
+                let program = family.program(&shape).unwrap();
+                let footprint = program.footprint_bytes() / BLOCK_BYTES;
+                let blocks = u64::from(blocks);
+                assert!(
+                    (blocks / 2..=blocks + blocks / 4 + 2).contains(&footprint),
+                    "{family:?}: {footprint} blocks for {blocks}"
+                );
+                assert_eq!(program.iterations().len(), 6);
+            }
+        }
+    }
+
+    #[test]
+    fn only_shared_parts_make_partial_blocks() {
+        for family in Family::ALL {
+            let partial = |partial| {
+                let program = family.program(&shape(0, 0, partial)).unwrap();
+                (0..program.launches().len() as u32)
+                    .flat_map(|n| program.accesses(Launch(n)))
+                    .any(|access| access.leaves.count() < 32)
+            };
+            assert!(!partial(false), "{family:?}");
+        }
+    }
+
+    #[test]
+    fn activations_are_born_overwritten_and_die_in_stack_order() {
+        let program = Family::Training.program(&Shape::default()).unwrap();
+        let first = program.iterations()[2].start;
+        let forward = program.accesses(Launch(first + 1));
+        assert!(forward.iter().any(|access| access.mode == Mode::Overwrite));
+        let (mut born, mut died) = (Vec::new(), Vec::new());
+        for step in program
+            .steps()
+            .iter()
+            .skip_while(|step| **step != Step::Iteration(5))
+        {
+            match step {
+                Step::Use(region) => born.push(*region),
+                Step::Unuse(region, dead) => {
+                    assert!(!program.dead(*dead).is_empty());
+                    died.push(*region);
+                }
+                _ => {}
+            }
+        }
+        died.reverse();
+        assert_eq!(born, died);
+        assert!(!born.is_empty());
+    }
+}
