@@ -1,9 +1,18 @@
 //! The policies, one file each, and the table that names them.
 
+mod allocations;
+mod always_max;
+#[cfg(test)]
+mod checks;
 mod driver;
 mod ondemand;
+mod prefetch_at_alloc;
+mod recency;
 #[cfg(test)]
 mod samples;
+mod sequential;
+mod stride;
+mod swap;
 mod tensors;
 
 use crate::class::{AnyPolicy, Future};
@@ -34,7 +43,14 @@ pub struct Entry {
 }
 
 /// All policies, in the order in which they are listed.
-pub const POLICIES: &[Entry] = &[ondemand::ENTRY, driver::ENTRY];
+pub const POLICIES: &[Entry] = &[
+    ondemand::ENTRY,
+    driver::ENTRY,
+    prefetch_at_alloc::ENTRY,
+    sequential::ENTRY,
+    stride::ENTRY,
+    always_max::ENTRY,
+];
 
 impl Entry {
     /// Makes the policy for one run.

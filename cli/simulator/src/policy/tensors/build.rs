@@ -46,6 +46,7 @@ pub(super) fn build(future: Future<'_>) -> Tensors<'_> {
         launch_starts: walk.launch_starts,
         starts,
         load: walk.load,
+        mixed: walk.mixed,
     }
 }
 
@@ -204,6 +205,7 @@ struct Walked {
     launch_starts: Vec<u32>,
     load: Vec<u32>,
     live: Vec<u64>,
+    mixed: Vec<bool>,
 }
 
 impl<'a, 'p> Walk<'a, 'p> {
@@ -218,7 +220,10 @@ impl<'a, 'p> Walk<'a, 'p> {
             live_bytes: 0,
             named: vec![0; tensors.len()],
             last: vec![(0, 0); tensors.len()],
-            out: Walked::default(),
+            out: Walked {
+                mixed: vec![false; program.blocks()],
+                ..Walked::default()
+            },
         }
     }
 
@@ -340,6 +345,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         }
         if !listed.covers(access.leaves) && !self.small[index] {
             self.small[index] = true;
+            self.out.mixed[index] = true;
             if self.owners[index].is_empty() {
                 self.holding += 1;
             }

@@ -110,6 +110,7 @@ pub(super) struct Tensors<'p> {
     starts: Vec<Nanos>,
     /// Blocks that hold anything alive, by launch.
     load: Vec<u32>,
+    mixed: Vec<bool>,
     iterations: Vec<Iteration>,
 }
 
@@ -204,6 +205,11 @@ impl<'p> Tensors<'p> {
             .iter()
             .max()
             .map_or(0, |&blocks| u64::from(blocks) * BLOCK_BYTES)
+    }
+
+    /// Whether launches use anything in this block that is not a listed tensor's.
+    pub fn is_mixed(&self, block: Block) -> bool {
+        self.mixed[block.index()]
     }
 
     /// The iterations, with their turning points.
