@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let options = Options {
             lifetimes,
             timeline: false,
+            engine_cost: true,
         };
         let outcome = match run(&program, &machine, entry, options) {
             Ok(outcome) => outcome,
@@ -42,6 +43,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         let steady = outcome.steady();
         let totals = steady.totals;
+        if let Some(engine) = outcome.engine {
+            println!("{engine:?}");
+        }
         println!(
             "{name:<18} {:>9.1} ms = {:>5.2} ideal, first {:>9.1} ms, in {:>6.2} out {:>6.2} GB, \
              faults {:>7} batches {:>6}, prefetch {:>5.1}/{:>5.1}/{:>5.1}/{:>5.1} GB, took {:.2} s",

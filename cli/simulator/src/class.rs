@@ -210,6 +210,10 @@ pub trait LifetimePolicy {
     fn engine(&self) -> Option<EngineFigures> {
         None
     }
+
+    /// From now on measures the real time that its engine takes; nothing else may depend
+    /// on it.
+    fn measure(&mut self) {}
 }
 
 /// Knows the whole future. Made from the [`Program`], see [`crate::policy`].
@@ -230,6 +234,8 @@ pub struct EngineFigures {
     pub events: u64,
     /// Bytes of its tables, at most.
     pub table_bytes: u64,
+    /// Real time per event, where it was measured.
+    pub nanos_per_event: Option<u64>,
 }
 
 /// A policy of any class, made for one run.

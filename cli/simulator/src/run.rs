@@ -15,6 +15,9 @@ pub struct Options {
     pub lifetimes: bool,
     /// Record a timeline.
     pub timeline: bool,
+    /// Measure the real time that an engine takes. The only figure that differs from run
+    /// to run.
+    pub engine_cost: bool,
 }
 
 /// One iteration.
@@ -75,6 +78,11 @@ pub fn run(
     options: Options,
 ) -> Result<Outcome, Stopped> {
     let mut policy = entry.policy(machine, program, options.lifetimes);
+    if options.engine_cost
+        && let AnyPolicy::Lifetime(policy) = &mut policy
+    {
+        policy.measure();
+    }
     let timeline = options.timeline.then(Timeline::new);
     let played = play(program, machine, &mut policy, options.lifetimes, timeline)?;
     let engine = match &policy {

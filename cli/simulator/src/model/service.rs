@@ -9,7 +9,8 @@ use crate::units::{LEAVES, Leaves, Nanos};
 
 use super::blocks::{Frame, ListName};
 use super::lane::{Transfer, Why};
-use super::Model;
+use super::{Model, Note};
+use crate::class::Arrival;
 
 /// The batch that is being served.
 #[derive(Clone, Debug, Default)]
@@ -143,6 +144,7 @@ impl Service {
         model.populate(block, leaves);
         model.blocks.hold(block);
         if moving.is_empty() {
+            model.notes.push_back(Note::Arrived(block, 0, Arrival::Fault));
             self.at += 1;
             return true;
         }

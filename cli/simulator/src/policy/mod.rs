@@ -4,13 +4,19 @@ mod allocations;
 mod always_max;
 #[cfg(test)]
 mod checks;
+mod deepum;
+mod deepum_plus;
 mod driver;
+mod foresight;
+mod g10;
 mod ondemand;
 mod prefetch_at_alloc;
 mod recency;
+mod plan;
 #[cfg(test)]
 mod samples;
 mod sequential;
+mod steering;
 mod stride;
 mod swap;
 mod tensors;
@@ -50,6 +56,10 @@ pub const POLICIES: &[Entry] = &[
     sequential::ENTRY,
     stride::ENTRY,
     always_max::ENTRY,
+    deepum_plus::ENTRY,
+    g10::ENTRY,
+    deepum::ENTRY,
+    foresight::ENTRY,
 ];
 
 impl Entry {

@@ -1,0 +1,407 @@
+//! The engine that runs live, in the simulator: the same code, the same events.
+//!
+//! Owns what shim and daemon do around the engine: the prefetch at allocation while it
+//! fits, the shim's own check before content is dropped, progress marks at the engine's
+//! stride, and the time from an event to the command that it causes. Decides nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+use oversub_engine::{
+    Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId, Launch, Micros, Operation,
+    PolicyKind, Queue, Range, Seq as EngineSeq, StreamId,
+};
+
+use crate::class::{
+    Arrival, Desk, DriverNotice, EngineFigures, Evictor, LaunchNotice, LaunchRecord,
+    LifetimeNotice, LifetimePolicy, Seq, Ticket,
+};
+use crate::machine::Machine;
+use crate::model::Room;
+use crate::trace::{Block, Piece};
+use crate::units::{BLOCK_BYTES, Leaves, Nanos, Region};
+
+/// From an event to the command that it causes: the median that `oversub bench` measures,
+/// rounded up.
+const LATENCY: Nanos = Nanos::from_micros(50);
+/// All of the trace's launches are in one stream.
+const STREAM: StreamId = StreamId(0);
+
+/// An engine and what stands between it and the device.
+pub(super) struct Steering {
+    engine: Engine,
+    functions: HashMap<String, FunctionId>,
+    /// Allocations that the engine has not been told of, since it is not known yet whether
+    /// the framework's allocator will hand out parts of them.
+    untold: Vec<Region>,
+    parts: Parts,
+    managed_bytes: u64,
+    finished: Option<Seq>,
+    under_way: HashMap<Ticket, (Queue, u32)>,
+    commands: Vec<Command>,
+    words: Vec<u64>,
+    awake: Option<Nanos>,
+    launches: u64,
+    table_bytes: u64,
+    clock: Option<Clock>,
+}
+
+/// Real time spent in the engine, for `--engine-cost` alone: nothing depends on it.
+#[derive(Default)]
+struct Clock {
+    nanos: u64,
+}
+
+impl Steering {
+    pub fn new(machine: &Machine, kind: PolicyKind) -> Self {
+        let mut config = Config::new(kind, Bytes(machine.memory_bytes.max(64 * BLOCK_BYTES)));
+        config.link_bytes_per_us = machine.link_in.0 as f64 / 1e6;
+        let engine = match Engine::new(config) {
+            Ok(engine) => engine,
+            Err(error) => unreachable!("a default configuration is valid: {error}"),
+        };
+        Self {
+            engine,
+            functions: HashMap::new(),
+            untold: Vec::new(),
+            parts: Parts::default(),
+            managed_bytes: 0,
+            finished: None,
+            under_way: HashMap::new(),
+            commands: Vec::new(),
+            words: Vec::new(),
+            awake: None,
+            launches: 0,
+            table_bytes: 0,
+            clock: None,
+        }
+    }
+
+    fn step(&mut self, desk: &mut Desk<'_>, event: &Event<'_>) {
+        let now = micros(desk.now());
+        let begun = self.clock.is_some().then(Instant::now);
+        self.engine.step(now, event);
+        self.count(begun);
+        if self.awake.is_none() {
+            self.wake(desk, desk.now() + LATENCY);
+        }
+    }
+
+    fn count(&mut self, begun: Option<Instant>) {
+        if let (Some(clock), Some(begun)) = (&mut self.clock, begun) {
+            clock.nanos += begun.elapsed().as_nanos() as u64;
+        }
+    }
+
+    fn wake(&mut self, desk: &mut Desk<'_>, at: Nanos) {
+        if self.awake.is_none_or(|awake| at < awake) {
+            self.awake = Some(at);
+            desk.wake_at(at);
+        }
+    }
+
+    /// Tells the engine of allocations: by now it is known which are the allocator's.
+    fn tell_allocations(&mut self, desk: &mut Desk<'_>) {
+        for region in std::mem::take(&mut self.untold) {
+            let range = range(region);
+            let pool = self.parts.any_in(region);
+            self.managed_bytes += region.bytes;
+            let capacity = u64::from(desk.capacity()) * BLOCK_BYTES;
+            let prefetched = self.managed_bytes <= capacity;
+            if prefetched {
+                let blocks = desk.blocks_of(region);
+                desk.prefetch(&blocks, Room::Wait);
+            }
+            let event = Event::Alloc {
+                range,
+                pool,
+                prefetched,
+                on_host: false,
+            };
+            self.step(desk, &event);
+        }
+    }
+
+    fn launched(&mut self, launch: &LaunchRecord<'_>, desk: &mut Desk<'_>) {
+        self.tell_allocations(desk);
+        let function = match self.functions.get(launch.name) {
+            Some(function) => *function,
+            None => {
+                let function = FunctionId(self.functions.len() as u32);
+                self.functions.insert(launch.name.to_owned(), function);
+                let name = launch.name;
+                self.step(desk, &Event::Function { function, name });
+                function
+            }
+        };
+        let mut words = std::mem::take(&mut self.words);
+        words.clear();
+        words.extend_from_slice(launch.pointers);
+        if launch.varies {
+            // A dropout offset, a step count: new at every launch.
+            self.launches += 1;
+            words.push(self.launches);
+        }
+        // The trace has no geometry; its signature stands for it. So many threads that an
+        // argument's extent is never taken from their number.
+        let signature = launch.signature;
+        let grid = [u32::MAX, signature as u32 | 1, (signature >> 32) as u32 | 1];
+        let event = Event::Launch(Launch {
+            seq: seq(launch.seq),
+            stream: STREAM,
+            function,
+            grid,
+            block: [1024, 1, 1],
+            words: &words,
+        });
+        self.step(desk, &event);
+        self.words = words;
+    }
+
+    fn finished(&mut self, done: Seq, desk: &mut Desk<'_>) {
+        self.finished = Some(done);
+        if (done.0 + 1).is_multiple_of(self.engine.mark_stride()) {
+            let event = Event::Progress {
+                stream: STREAM,
+                seq: seq(done),
+            };
+            self.step(desk, &event);
+        }
+    }
+
+    fn driver(&mut self, notice: DriverNotice<'_>, desk: &mut Desk<'_>) {
+        match notice {
+            DriverNotice::Alloc(region) => self.untold.push(region),
+            DriverNotice::Free(region) => {
+                self.tell_allocations(desk);
+                self.managed_bytes = self.managed_bytes.saturating_sub(region.bytes);
+                let address = region.address;
+                self.step(desk, &Event::Free { address });
+            }
+            DriverNotice::Faults(batch) => {
+                for (block, leaves) in batch {
+                    let event = Event::Fault {
+                        address: desk.address(*block),
+                        faults: leaves.count(),
+                        by_host: false,
+                    };
+                    self.step(desk, &event);
+                }
+            }
+            DriverNotice::HostFault(block) => {
+                let event = Event::Fault {
+                    address: desk.address(block),
+                    faults: 1,
+                    by_host: true,
+                };
+                self.step(desk, &event);
+            }
+            DriverNotice::Arrived { block, bytes, by } => {
+                let range = block_range(desk, block);
+                let event = match (bytes, by) {
+                    (0, _) => Event::Populated { range },
+                    (_, Arrival::Fault) => moved(range, Direction::In, Cause::Fault),
+                    (_, Arrival::Prefetch) => moved(range, Direction::In, Cause::Call),
+                };
+                self.step(desk, &event);
+            }
+            DriverNotice::Evicted { block, by, .. } => {
+                let range = block_range(desk, block);
+                let cause = match by {
+                    Evictor::Driver => Cause::Eviction,
+                    Evictor::Policy => Cause::Call,
+                };
+                self.step(desk, &moved(range, Direction::Out, cause));
+            }
+            DriverNotice::Done(ticket) => {
+                if let Some((queue, id)) = self.under_way.remove(&ticket) {
+                    self.step(desk, &Event::Completed { queue, id });
+                }
+            }
+            DriverNotice::Wake => {
+                if self.awake.is_some_and(|at| at <= desk.now()) {
+                    self.awake = None;
+                    self.decide(desk);
+                }
+            }
+        }
+    }
+
+    fn decide(&mut self, desk: &mut Desk<'_>) {
+        let mut commands = std::mem::take(&mut self.commands);
+        let begun = self.clock.is_some().then(Instant::now);
+        self.engine.decide(micros(desk.now()), &mut commands);
+        self.count(begun);
+        for command in commands.drain(..) {
+            self.carry_out(command, desk);
+        }
+        self.commands = commands;
+        if let Some(at) = self.engine.next_wakeup() {
+            self.wake(desk, Nanos::from_micros(at.0).max(desk.now()));
+        }
+        self.table_bytes = self.table_bytes.max(self.engine.snapshot().table_bytes);
+    }
+
+    fn carry_out(&mut self, command: Command, desk: &mut Desk<'_>) {
+        let region = Region {
+            address: command.range.address,
+            bytes: command.range.bytes,
+        };
+        let Command { queue, id, .. } = command;
+        let blocks = desk.blocks_of(region);
+        let ticket = match command.operation {
+            Operation::Prefetch => desk.prefetch(&blocks, Room::Take),
+            Operation::Evict => desk.evict(&blocks),
+            Operation::Populate => {
+                let whole = blocks.iter().map(|block| Piece {
+                    block: *block,
+                    leaves: Leaves::ALL,
+                });
+                let whole: Vec<Piece> = whole.collect();
+                desk.populate(&whole, Room::Take)
+            }
+            Operation::Discard => {
+                // What the shim does: the range must be the pool's own, and passed.
+                if !self.parts.claim(region, self.finished) {
+                    self.step(desk, &Event::Refused { queue, id });
+                    return;
+                }
+                let whole = blocks.iter().map(|block| Piece {
+                    block: *block,
+                    leaves: Leaves::ALL,
+                });
+                let whole: Vec<Piece> = whole.collect();
+                desk.discard(&whole);
+                self.step(desk, &Event::Completed { queue, id });
+                return;
+            }
+        };
+        self.under_way.insert(ticket, (queue, id));
+    }
+}
+
+impl LifetimePolicy for Steering {
+    fn notice(&mut self, notice: LifetimeNotice<'_>, desk: &mut Desk<'_>) {
+        match notice {
+            LifetimeNotice::Launch(LaunchNotice::Driver(notice)) => self.driver(notice, desk),
+            LifetimeNotice::Launch(LaunchNotice::Launched(launch)) => {
+                self.launched(&launch, desk);
+            }
+            LifetimeNotice::Launch(LaunchNotice::Started(_)) => {}
+            LifetimeNotice::Launch(LaunchNotice::Finished(done)) => self.finished(done, desk),
+            LifetimeNotice::Use(region, next) => {
+                self.parts.hand_out(region);
+                self.tell_allocations(desk);
+                let event = Event::Use {
+                    range: range(region),
+                    seq: before(next),
+                };
+                self.step(desk, &event);
+            }
+            LifetimeNotice::Unuse(region, next) => {
+                self.parts.take_back(region, next);
+                let event = Event::Unuse {
+                    address: region.address,
+                    stream: STREAM,
+                    seq: before(next),
+                };
+                self.step(desk, &event);
+            }
+        }
+    }
+
+    fn engine(&self) -> Option<EngineFigures> {
+        let events = self.engine.stats().events;
+        Some(EngineFigures {
+            events,
+            table_bytes: self.table_bytes,
+            nanos_per_event: self
+                .clock
+                .as_ref()
+                .map(|clock| clock.nanos / events.max(1)),
+        })
+    }
+
+    fn measure(&mut self) {
+        self.clock = Some(Clock::default());
+    }
+}
+
+/// What the framework's allocator has handed out, by block: the shim's pool knows it.
+#[derive(Default)]
+struct Parts {
+    live: BTreeMap<u64, u64>,
+    /// For each block: handed-out parts in it, and the launch before which the last one
+    /// was taken back.
+    blocks: HashMap<u64, (u32, Seq)>,
+}
+
+impl Parts {
+    fn hand_out(&mut self, region: Region) {
+        self.live.insert(region.address, region.bytes);
+        for (block, _) in region.parts() {
+            self.blocks.entry(block).or_default().0 += 1;
+        }
+    }
+
+    fn take_back(&mut self, region: Region, next: Seq) {
+        self.live.remove(&region.address);
+        for (block, _) in region.parts() {
+            let (parts, freed) = self.blocks.entry(block).or_default();
+            *parts = parts.saturating_sub(1);
+            *freed = next;
+        }
+    }
+
+    /// The allocator hands out parts of this.
+    fn any_in(&self, region: Region) -> bool {
+        let mut within = self.live.range(region.address..region.end());
+        within.next().is_some()
+    }
+
+    /// Nothing in it is handed out, and the device has passed all that used it.
+    fn claim(&self, region: Region, finished: Option<Seq>) -> bool {
+        region.parts().all(|(block, _)| {
+            let state = self.blocks.get(&block).copied();
+            state.is_some_and(|(parts, freed)| {
+                parts == 0 && (freed.0 == 0 || finished >= Some(Seq(freed.0 - 1)))
+            })
+        })
+    }
+}
+
+fn micros(at: Nanos) -> Micros {
+    Micros(at.0 / 1_000)
+}
+
+/// The engine counts launches from 1.
+fn seq(launch: Seq) -> EngineSeq {
+    EngineSeq(u64::from(launch.0) + 1)
+}
+
+/// A mark between launches: those with smaller numbers came before.
+fn before(next: Seq) -> EngineSeq {
+    seq(next)
+}
+
+fn range(region: Region) -> Range {
+    Range {
+        address: region.address,
+        bytes: region.bytes,
+    }
+}
+
+fn block_range(desk: &Desk<'_>, block: Block) -> Range {
+    Range {
+        address: desk.address(block),
+        bytes: BLOCK_BYTES,
+    }
+}
+
+fn moved(range: Range, direction: Direction, cause: Cause) -> Event<'static> {
+    Event::Migration {
+        range,
+        direction,
+        cause,
+    }
+}
