@@ -5,14 +5,12 @@ mod always_max;
 #[cfg(test)]
 mod checks;
 mod deepum;
-mod deepum_plus;
 mod driver;
 mod foresight;
-mod g10;
+mod ocdnn;
 mod ondemand;
 mod prefetch_at_alloc;
 mod recency;
-mod plan;
 #[cfg(test)]
 mod samples;
 mod sequential;
@@ -20,6 +18,7 @@ mod steering;
 mod stride;
 mod swap;
 mod tensors;
+mod vdnn;
 
 use crate::class::{AnyPolicy, Future};
 use crate::machine::Machine;
@@ -56,8 +55,8 @@ pub const POLICIES: &[Entry] = &[
     sequential::ENTRY,
     stride::ENTRY,
     always_max::ENTRY,
-    deepum_plus::ENTRY,
-    g10::ENTRY,
+    vdnn::ENTRY,
+    ocdnn::ENTRY,
     deepum::ENTRY,
     foresight::ENTRY,
 ];

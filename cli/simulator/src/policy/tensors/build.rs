@@ -27,8 +27,11 @@ pub(super) fn build(future: Future<'_>) -> Tensors<'_> {
             }
         })
         .collect();
-    let walk = Walk::new(program, &tensors, &pieces).run();
+    let mut walk = Walk::new(program, &tensors, &pieces).run();
     let uses = by_tensor(&mut tensors, &walk.uses);
+    if !by_hand {
+        walk.live = needed(&tensors, &uses, program.launches().len());
+    }
     let mut starts = Vec::with_capacity(program.launches().len() + 1);
     let mut clock = Nanos(0);
     starts.push(clock);
@@ -47,6 +50,7 @@ pub(super) fn build(future: Future<'_>) -> Tensors<'_> {
         starts,
         load: walk.load,
         mixed: walk.mixed,
+        by_hand,
     }
 }
 
@@ -351,6 +355,31 @@ impl<'a, 'p> Walk<'a, 'p> {
             }
         }
     }
+}
+
+/// Bytes whose content some launch still needs, by launch: what is alive where nothing
+/// tells of lives. Content lasts from the launch that writes it anew to its last use.
+fn needed(tensors: &[Tensor], uses: &[Use], launches: usize) -> Vec<u64> {
+    let mut change = vec![0i64; launches + 1];
+    for tensor in tensors {
+        let uses = &uses[tensor.uses.start as usize..tensor.uses.end as usize];
+        for content in uses.chunk_by(|_, next| next.reads) {
+            let (Some(first), Some(last)) = (content.first(), content.last()) else {
+                continue;
+            };
+            let start = if first.reads { 0 } else { first.launch.index() };
+            change[start] += tensor.bytes() as i64;
+            change[last.launch.index() + 1] -= tensor.bytes() as i64;
+        }
+    }
+    let mut live = 0;
+    change[..launches]
+        .iter()
+        .map(|change| {
+            live += change;
+            live as u64
+        })
+        .collect()
 }
 
 /// The leaves of the block at `base` that lie wholly inside `region`.

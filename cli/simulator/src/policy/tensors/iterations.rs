@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
-use super::{TensorId, Tensors};
+use super::{Gap, TensorId, Tensors};
 use crate::trace::{Launch, Program};
 
 /// One iteration of the program.
@@ -11,8 +11,8 @@ use crate::trace::{Launch, Program};
 pub(in crate::policy) struct Iteration {
     /// Its launches.
     pub launches: Range<u32>,
-    /// The launch at which most bytes are alive: forward before, backward from here on. The
-    /// first launch where nothing is born in the iteration that lasts.
+    /// The launch at which most bytes are alive: forward before, backward from here on. Its
+    /// first launch where nothing is born in it.
     pub turn: Launch,
     /// Every turning point: more than one where an iteration is several forward and backward
     /// passes (gradient accumulation). Ascending; never empty unless the iteration is.
@@ -83,6 +83,68 @@ impl Tensors<'_> {
         }
         let uses = self.of_launch(Launch(launch));
         uses.get(role.ordinal as usize).map(|u| u.tensor)
+    }
+}
+
+impl Tensors<'_> {
+    /// The feature maps: gaps that lead from a forward pass into its backward pass, of
+    /// tensors that the iteration itself produced. By tensor.
+    pub fn feature_maps(&self) -> Vec<Gap> {
+        let mut maps = Vec::new();
+        for id in self.ids() {
+            // Weights and state are no feature maps; without lifetimes nothing tells them
+            // apart but that a map is written anew before it is read.
+            if self.knows_lives() && self.get(id).persistent {
+                continue;
+            }
+            let mut produced = None;
+            for pair in self.uses(id).windows(2) {
+                let (from, to) = (pair[0].launch, pair[1].launch);
+                if !pair[0].reads {
+                    produced = self.iteration_of(from);
+                }
+                let Some(iteration) = self.iteration_of(to) else {
+                    continue;
+                };
+                if produced == Some(iteration)
+                    && self.iteration_of(from) == produced
+                    && pair[1].reads
+                    && to.0 > from.0 + 1
+                    && self.iterations()[iteration].turns_between(from, to)
+                {
+                    maps.push(Gap {
+                        tensor: id,
+                        from,
+                        to,
+                    });
+                }
+            }
+        }
+        maps
+    }
+
+    /// The first launch of every layer of an iteration: a layer begins where a launch uses a
+    /// weight, or other lasting tensor, that the launch before it did not use, and goes on
+    /// through the launches without any. Where nothing lasts, every launch is a layer.
+    pub fn layers(&self, iteration: usize) -> Vec<Launch> {
+        let launches = self.iterations()[iteration].launches.clone();
+        let lasting = |launch: u32| {
+            let uses = self.of_launch(Launch(launch)).iter();
+            uses.map(|u| u.tensor).filter(|&id| self.get(id).persistent)
+        };
+        let begins = |launch: u32| {
+            launch == launches.start
+                || lasting(launch).any(|id| lasting(launch - 1).all(|before| before != id))
+        };
+        let layers: Vec<Launch> = launches
+            .clone()
+            .filter(|&l| begins(l))
+            .map(Launch)
+            .collect();
+        if layers.len() > 1 {
+            return layers;
+        }
+        launches.map(Launch).collect()
     }
 }
 

@@ -111,6 +111,7 @@ pub(super) struct Tensors<'p> {
     /// Blocks that hold anything alive, by launch.
     load: Vec<u32>,
     mixed: Vec<bool>,
+    by_hand: bool,
     iterations: Vec<Iteration>,
 }
 
@@ -205,6 +206,12 @@ impl<'p> Tensors<'p> {
             .iter()
             .max()
             .map_or(0, |&blocks| u64::from(blocks) * BLOCK_BYTES)
+    }
+
+    /// Whether tensors are what the framework's allocator handed out, born and dying, and
+    /// not only parts of what the driver gave.
+    pub fn knows_lives(&self) -> bool {
+        self.by_hand
     }
 
     /// Whether launches use anything in this block that is not a listed tensor's.

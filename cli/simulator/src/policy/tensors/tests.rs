@@ -234,3 +234,33 @@ fn times_are_those_of_an_undisturbed_run() {
         program.launches().len() - 1
     );
 }
+
+#[test]
+fn feature_maps_are_what_forward_made_and_backward_reads_again() {
+    let training = Training::SMALL;
+    let program = training.program();
+    let tensors = of(&program);
+    let maps = tensors.feature_maps();
+    // Of the last activation forward and backward uses are neighbours; the loss reads it.
+    assert_eq!(maps.len() as u64, 3 * (training.layers - 1));
+    for map in &maps {
+        assert!(!tensors.get(map.tensor).persistent);
+    }
+    let hidden = Tensors::of(Future {
+        program: &program,
+        lifetimes: false,
+    });
+    assert_eq!(hidden.feature_maps().len(), maps.len());
+}
+
+#[test]
+fn a_layer_begins_with_each_weight() {
+    let training = Training::SMALL;
+    let program = training.program();
+    let tensors = of(&program);
+    let layers = tensors.layers(1);
+    // The loss uses no weight: it belongs to the last layer of the forward pass.
+    assert_eq!(layers.len() as u64, 2 * training.layers);
+    assert_eq!(layers[3], training.forward(1, 3));
+    assert_eq!(layers[8], training.backward(1, 7));
+}
