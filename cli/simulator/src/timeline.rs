@@ -432,3 +432,115 @@ impl<W: Write> Writer<'_, W> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{LaunchSpec, ProgramBuilder};
+    use crate::units::Region;
+    use serde_json::Value;
+
+    fn program() -> Program {
+        let region = [Region {
+            address: 1 << 40,
+            bytes: BLOCK_BYTES,
+        }];
+        let mut builder = ProgramBuilder::new("small");
+        builder.alloc(region[0].address, region[0].bytes).unwrap();
+        builder.iteration(0).unwrap();
+        let kernel = LaunchSpec::kernel("g<\"emm\">", Nanos(1), &region, &[]);
+        builder.launch(kernel).unwrap();
+        builder.finish()
+    }
+
+    fn written(timeline: &Timeline) -> Value {
+        let mut out = Vec::new();
+        timeline
+            .write_chrome(&mut out, "small, driver", &program())
+            .unwrap();
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    fn events<'a>(trace: &'a Value, kind: &str) -> Vec<&'a Value> {
+        let all = trace["traceEvents"].as_array().unwrap();
+        all.iter().filter(|event| event["ph"] == kind).collect()
+    }
+
+    #[test]
+    fn spans_are_written_in_microseconds_on_named_tracks() {
+        let mut timeline = Timeline::new();
+        timeline.iteration(0, Nanos(0));
+        timeline.kernel(Launch(0), Nanos(500), Nanos(3_500));
+        timeline.stall(Stall::Late, Nanos(1_000), Nanos(2_000));
+        timeline.transfer(Direction::Out, Cause::Order, 7, Nanos(1), Nanos(4));
+        let trace = written(&timeline);
+        let names = events(&trace, "M");
+        assert_eq!(names[0]["args"]["name"], "small, driver");
+        let spans = events(&trace, "X");
+        let kernel = spans[0];
+        assert_eq!(
+            (
+                &kernel["name"],
+                &kernel["ts"],
+                &kernel["dur"],
+                &kernel["tid"]
+            ),
+            (&"g<\"emm\">".into(), &0.5.into(), &3.0.into(), &1.into())
+        );
+        assert_eq!(spans[1]["name"], "stall: late prefetch");
+        assert_eq!(
+            (
+                &spans[2]["name"],
+                &spans[2]["tid"],
+                &spans[2]["args"]["bytes"]
+            ),
+            (&"evict".into(), &4.into(), &7.into())
+        );
+        assert_eq!(events(&trace, "i")[0]["args"]["iteration"], 0);
+    }
+
+    #[test]
+    fn transfers_that_follow_at_once_for_the_same_cause_are_one_span() {
+        let mut timeline = Timeline::new();
+        let mut push = |direction, cause, start, end| {
+            timeline.transfer(direction, cause, 10, Nanos(start), Nanos(end));
+        };
+        push(Direction::In, Cause::Fault, 0, 5);
+        push(Direction::Out, Cause::Driver, 0, 5);
+        push(Direction::In, Cause::Fault, 5, 9);
+        push(Direction::In, Cause::Order, 9, 12);
+        push(Direction::In, Cause::Order, 13, 14);
+        let trace = written(&timeline);
+        let bytes: Vec<_> = events(&trace, "X")
+            .iter()
+            .map(|span| span["args"]["bytes"].as_u64().unwrap())
+            .collect();
+        assert_eq!(bytes, [20, 10, 10, 10]);
+        assert_eq!(timeline.link_busy(Direction::In), Nanos(13));
+        assert_eq!(timeline.link_busy(Direction::Out), Nanos(5));
+    }
+
+    #[test]
+    fn a_counter_keeps_its_changes_and_of_one_moment_the_last() {
+        let mut timeline = Timeline::new();
+        for (at, value) in [(0, 1), (5, 1), (6, 2), (6, 3), (9, 0)] {
+            timeline.counter(Counter::Resident, Nanos(at), value);
+        }
+        let trace = written(&timeline);
+        let values: Vec<_> = events(&trace, "C")
+            .iter()
+            .map(|sample| {
+                let at = sample["ts"].as_f64().unwrap();
+                (at, sample["args"]["MiB"].as_f64().unwrap())
+            })
+            .collect();
+        assert_eq!(values, [(0.0, 2.0), (0.006, 6.0), (0.009, 0.0)]);
+    }
+
+    #[test]
+    fn no_time_is_no_stall() {
+        let mut timeline = Timeline::new();
+        timeline.stall(Stall::Fault, Nanos(3), Nanos(3));
+        assert_eq!(timeline, Timeline::new());
+    }
+}
