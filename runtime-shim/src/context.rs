@@ -34,6 +34,13 @@ pub fn generation() -> u64 {
     GENERATION.load(Ordering::Acquire)
 }
 
+/// The place, if there is one, and the generation that it belongs to.
+pub fn place_and_generation() -> Option<(Place, u64)> {
+    // Together: a place that comes into being changes the generation under the lock.
+    let place = PLACE.lock();
+    place.map(|place| (place, generation()))
+}
+
 /// The place, if there is one.
 pub fn place() -> Option<Place> {
     *PLACE.lock()

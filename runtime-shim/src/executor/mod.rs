@@ -79,9 +79,8 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let mut sessions = 0;
     let mut said = None;
     while let Some(settings) = state::active() {
-        // Before the place: if that changes meanwhile, this shows it.
-        let generation = context::generation();
-        let Some(place) = context::place() else {
+        // If the place changes meanwhile, its generation shows it.
+        let Some((place, generation)) = context::place_and_generation() else {
             pause(WAIT_MS.1);
             continue;
         };
