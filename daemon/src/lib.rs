@@ -16,6 +16,7 @@ pub mod logging;
 pub mod metrics;
 pub mod privileges;
 pub mod probes;
+pub mod schedule;
 pub mod serve;
 pub mod session;
 pub mod socket;

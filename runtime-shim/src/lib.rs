@@ -23,6 +23,7 @@ mod log;
 mod managed;
 mod order;
 mod process;
+mod schedule;
 mod session;
 mod state;
 

@@ -26,6 +26,7 @@ use crate::clock;
 use crate::limiter::Limiter;
 use crate::metrics::{GpuHistograms, Metrics};
 use crate::probes::{Probes, Seen};
+use crate::schedule;
 use crate::session::Session;
 
 /// Tokens of what is waited for; sessions follow, two each.
@@ -108,6 +109,7 @@ impl EngineThread {
     }
 
     pub(super) fn run(mut self) {
+        schedule::prefer_short_turns();
         let mut ready = [EpollEvent::empty(); 64];
         loop {
             self.take_turns();

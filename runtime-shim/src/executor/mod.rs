@@ -21,7 +21,7 @@ use crate::connect::{self, Connection, Failure, Mapping};
 use crate::context::{self, Place};
 use crate::session::{self, Session};
 use crate::state::{self, STREAMS};
-use crate::{driver, log, process};
+use crate::{driver, log, process, schedule};
 
 /// Held while the executor uses the driver. Who ends a context, or the process, takes it.
 pub static ISSUE: Lock<()> = Lock::new(());
@@ -72,6 +72,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     // SAFETY: a terminated name of less than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"oversub".as_ptr()) };
     let mut mode = CAPTURE_MODE_RELAXED;
+    schedule::prefer_short_turns();
     // A capture in another thread must not make our calls fail, nor they it.
     // SAFETY: a local to read and write.
     unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
