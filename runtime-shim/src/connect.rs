@@ -275,13 +275,14 @@ fn map(file: &Owned, bytes: usize) -> Option<Mapping> {
     if seals < 0 || seals & SEALS != SEALS || usize::try_from(size) != Ok(bytes) {
         return None;
     }
+    // Populated here, in the executor's thread: no launch shall pay for a first touch.
     // SAFETY: a new mapping.
     let start = unsafe {
         libc::mmap(
             ptr::null_mut(),
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
+            libc::MAP_SHARED | libc::MAP_POPULATE,
             file.0,
             0,
         )

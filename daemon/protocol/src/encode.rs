@@ -1,6 +1,6 @@
 //! Laying records out in slots, for the writing side. No allocation, no panic.
 
-use zerocopy::{IntoBytes, transmute};
+use zerocopy::{IntoBytes, transmute, transmute_ref};
 
 use crate::command::CommandRecord;
 use crate::event::{
@@ -118,7 +118,10 @@ impl CopyRecord {
 /// A launch with its argument words, ready to be pushed.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    record: LaunchRecord,
+    /// The [`LaunchRecord`], composed in whole words: small fields stored one by one and
+    /// read back as words would make every launch wait for its own stores.
+    first: Words,
+    slots: u8,
     words: &'a [u64],
 }
 
@@ -159,39 +162,44 @@ impl<'a> Launch<'a> {
         let word = |index: usize| words.get(index).copied().unwrap_or(0);
         // At most MAX_SLOTS and MAX_LAUNCH_WORDS: both fit.
         let slots = launch_slots(kept) as u8;
-        let record = LaunchRecord {
-            head: Head {
-                kind: Kind::LAUNCH,
-                slots,
-                stream,
-                flags,
-            },
-            seq,
-            grid,
-            function,
-            block,
-            words: kept as u16,
-            first_words: [word(0), word(1)],
+        let head = Head {
+            kind: Kind::LAUNCH,
+            slots,
+            stream,
+            flags,
         };
-        Launch { record, words }
+        let first = [
+            transmute!(head),
+            seq,
+            transmute!([grid[0], grid[1]]),
+            transmute!([grid[2], function]),
+            transmute!([block[0], block[1], block[2], kept as u16]),
+            word(0),
+            word(1),
+        ];
+        Launch {
+            first,
+            slots,
+            words,
+        }
     }
 
     /// The first slot.
     pub fn record(&self) -> &LaunchRecord {
-        &self.record
+        transmute_ref!(&self.first)
     }
 }
 
 impl Encode for Launch<'_> {
     #[inline]
     fn slots(&self) -> usize {
-        usize::from(self.record.head.slots)
+        usize::from(self.slots)
     }
 
     #[inline]
     fn slot(&self, index: usize) -> Words {
         let Some(before) = index.checked_sub(1) else {
-            return transmute!(self.record);
+            return self.first;
         };
         let from = FIRST_WORDS + before * WORDS_PER_SLOT;
         let mut slot = Words::default();

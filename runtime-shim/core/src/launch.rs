@@ -74,15 +74,19 @@ pub unsafe fn gather<'a>(
 ) -> Words<'a> {
     room.truncated = function.is_truncated();
     if !parameters.is_null() {
-        for source in function.sources() {
+        // Counted here, not in the room: a launch waits for no store of its own.
+        let mut count = 0;
+        for (cell, source) in room.words.iter_mut().zip(function.sources()) {
             // SAFETY: the driver reads as many pointers as the kernel has parameters.
             let start = unsafe { *parameters.add(usize::from(source.parameter)) };
             if start.is_null() {
                 break;
             }
             // SAFETY: and from each as many bytes as the parameter has.
-            room.push(unsafe { read(start, usize::from(source.within), source.bytes) });
+            cell.write(unsafe { read(start, usize::from(source.within), source.bytes) });
+            count += 1;
         }
+        room.count = count;
     } else if !extra.is_null() {
         // SAFETY: promised by the caller.
         if let Some((start, bytes)) = unsafe { packed(extra) } {
@@ -90,7 +94,7 @@ pub unsafe fn gather<'a>(
             unsafe { gather_packed(function, start, bytes, room) };
         }
     }
-    // SAFETY: `push` has written the first `count` words, which is at most their number.
+    // SAFETY: the first `count` words, which is at most their number, have been written.
     let words = unsafe { core::slice::from_raw_parts(room.words.as_ptr().cast(), room.count) };
     Words {
         words,
@@ -159,9 +163,14 @@ unsafe fn read(start: *const c_void, offset: usize, bytes: u8) -> u64 {
     // SAFETY: promised by the caller.
     unsafe {
         let at = start.cast::<u8>().add(offset);
+        // Nearly all are one of these.
+        if bytes == 8 {
+            return at.cast::<u64>().read_unaligned();
+        }
+        if bytes == 4 {
+            return u64::from(at.cast::<u32>().read_unaligned());
+        }
         match bytes {
-            8 => at.cast::<u64>().read_unaligned(),
-            4 => u64::from(at.cast::<u32>().read_unaligned()),
             2 => u64::from(at.cast::<u16>().read_unaligned()),
             1 => u64::from(at.read()),
             _ => {
