@@ -161,9 +161,20 @@ impl Channel {
         self.reader.prepare_sleep()
     }
 
+    /// As [`Channel::prepare_sleep`], by one who looks again in time: records of what runs
+    /// need not wake it.
+    pub fn prepare_doze(&self) -> bool {
+        self.reader.prepare_doze()
+    }
+
     /// Takes the announcement back.
     pub fn cancel_sleep(&self) {
         self.reader.cancel_sleep();
+    }
+
+    /// Slots of the ring from the program.
+    pub fn event_slots(&self) -> u64 {
+        self.reader.ring().capacity()
     }
 
     /// Records dropped by the program because the ring was full, as it says.

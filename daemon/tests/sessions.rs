@@ -59,6 +59,56 @@ fn a_cyclic_sweep_beyond_the_device_is_answered_by_prefetches() {
 }
 
 #[test]
+fn a_program_whose_memory_fits_need_not_wake_the_daemon_for_launches() {
+    let daemon = Daemon::start();
+    let mut client = Client::connect(&daemon);
+    client.function(0, "fits");
+    let prefetched = MemoryRecord::MANAGED | MemoryRecord::PREFETCHED;
+    client.memory(Kind::ALLOC, prefetched, block(0), 4 * BLOCK_BYTES);
+    let calm = |client: &Client| client.control_page().calm.load(Ordering::Relaxed) == 1;
+    eventually("the session is calm", || calm(&client).then_some(()));
+    // It dozes once it has taken in what there was.
+    eventually("a launch that wakes nobody", || {
+        (!client.launch_as_it_may_wait(0, block(1))).then_some(())
+    });
+    // All the same they are taken in, in time.
+    let launched = client.seq;
+    let taken_in = || (daemon.status().sessions[0].stats.launches >= launched).then_some(());
+    eventually("the launches are known", taken_in);
+    // What does not fit ends the calm at once.
+    client.memory(
+        Kind::ALLOC,
+        MemoryRecord::MANAGED,
+        block(8),
+        48 * BLOCK_BYTES,
+    );
+    eventually("the session is calm no more", || {
+        (!calm(&client)).then_some(())
+    });
+}
+
+#[test]
+fn records_that_wait_when_a_program_ends_belong_to_its_figures() {
+    let daemon = Daemon::start_with(&[], "[session]\nrecords_per_turn = 16\n");
+    let mut client = Client::connect(&daemon);
+    client.function(0, "fits");
+    let prefetched = MemoryRecord::MANAGED | MemoryRecord::PREFETCHED;
+    client.memory(Kind::ALLOC, prefetched, block(0), 4 * BLOCK_BYTES);
+    eventually("a daemon that dozes", || {
+        (!client.launch_as_it_may_wait(0, block(1))).then_some(())
+    });
+    for _ in 0..200 {
+        client.launch_as_it_may_wait(0, block(1));
+    }
+    let launched = client.seq;
+    drop(client);
+    let session = eventually("the session has ended", || {
+        daemon.status().closed_sessions.into_iter().next()
+    });
+    assert_eq!(session.stats.launches, launched);
+}
+
+#[test]
 fn first_messages_that_are_wrong_are_told_why() {
     let daemon = Daemon::start();
     let good = hello();

@@ -64,6 +64,11 @@ pub fn push<R: Encode>(record: &R) {
     with(|session| session.push(record));
 }
 
+/// As [`Session::push_patient`], if there is a session.
+pub fn push_patient<R: Encode>(record: &R) {
+    with(|session| session.push_patient(record));
+}
+
 /// Whether the device has passed `point`, as far as its marks tell.
 pub fn has_passed(point: &Point) -> bool {
     match point {
@@ -97,18 +102,29 @@ impl Session {
         }
     }
 
-    /// Has the processor fetch the ring's next slots for writing, while the driver does its
-    /// part: the daemon read them last, so they are in another core's cache.
+    /// As [`Session::push`], for what runs and what memory is used for: a daemon that has
+    /// nothing to steer takes it in when it looks again, or when there is much of it.
     #[inline]
-    pub fn fetch_ahead(&self) {
-        const SLOTS: u64 = 4;
+    pub fn push_patient<R: Encode>(&self, record: &R) {
+        if self.events.push_patient(record) == Push::WrittenWake {
+            self.wake();
+        }
+    }
+
+    /// Has the processor fetch slots of the ring for writing, while the driver does its
+    /// part: the daemon read them last, so they are in another core's cache. As many as were
+    /// just written, a few launches ahead: so each is fetched once, and in time.
+    #[inline]
+    pub fn fetch_ahead(&self, slots: usize) {
+        const AHEAD: u64 = 6;
         // SAFETY: mapped while the session exists; an atomic.
         let head = unsafe { self.events_head.as_ref() }
             .head
             .0
             .load(Ordering::Relaxed);
         let mask = self.events.ring().capacity() - 1;
-        for position in head..head.saturating_add(SLOTS) {
+        let first = head.saturating_add(AHEAD);
+        for position in first..first.saturating_add(slots as u64) {
             // SAFETY: the mask keeps it inside the slots. Nothing is read or written.
             unsafe { fetch_for_writing(self.events_slots.add((position & mask) as usize)) };
         }
@@ -117,6 +133,7 @@ impl Session {
     #[cold]
     fn wake(&self) {
         let _errno = ErrnoKept::new();
+        self.control().woken_ns.store(now_ns(), Ordering::Relaxed);
         let one = 1_u64;
         // SAFETY: eight bytes of a local. Non-blocking: a full counter wakes as well.
         unsafe { libc::write(self.events_wake, (&raw const one).cast(), 8) };
@@ -162,11 +179,29 @@ impl Session {
         STREAMS.note_mark(slot, mark);
     }
 
+    /// The daemon has nothing to steer: nothing is urgent.
+    pub fn is_calm(&self) -> bool {
+        self.control().calm.load(Ordering::Relaxed) != 0
+    }
+
     /// Launches in a stream after which a mark is wanted.
     #[inline]
     pub fn stride(&self) -> u32 {
         self.control().mark_stride.load(Ordering::Relaxed).max(1)
     }
+}
+
+/// `CLOCK_MONOTONIC`, the daemon's clock.
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a local to write to.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    (now.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec as u64)
 }
 
 /// A hint to the processor, without effect on anything but time.

@@ -141,6 +141,47 @@ fn the_last_launches_are_marked_when_the_stream_goes_quiet_or_is_waited_for() {
 }
 
 #[test]
+fn a_daemon_that_dozes_is_woken_for_memory_and_not_for_launches() {
+    let mut meeting = meeting("doze", &[]);
+    alloc(&mut meeting, 4 * MIB);
+    let mut session = meeting.session();
+    expect!(&mut session, Record::Alloc(_) => ());
+    meeting.program.ask("launch 0");
+    while meeting.program.count("cuFuncGetName") == 0 {
+        meeting.program.ask("launch 0");
+    }
+    while !session.doze() {
+        session.drain();
+    }
+    session.was_woken();
+    meeting.program.ask("launch 0 20");
+    assert!(!session.was_woken(), "a launch can wait");
+    assert!(session.drain() >= 20, "and is told all the same");
+    assert!(session.doze());
+    assert_eq!(session.control().woken_ns.load(Ordering::Relaxed), 0);
+    alloc(&mut meeting, 4 * MIB);
+    assert!(session.was_woken(), "new memory cannot");
+    assert!(session.control().woken_ns.load(Ordering::Relaxed) > 0);
+    meeting.program.quit();
+}
+
+#[test]
+fn a_calm_daemon_learns_of_the_last_launches_all_the_same() {
+    let mut meeting = meeting("calm", &[]);
+    alloc(&mut meeting, 4 * MIB);
+    let mut session = meeting.session();
+    session.control().mark_stride.store(64, Ordering::Relaxed);
+    session.control().calm.store(1, Ordering::Relaxed);
+    expect!(&mut session, Record::Alloc(_) => ());
+    meeting.program.ask("launch 0 5");
+    while meeting.program.count("cuFuncGetName") == 0 {
+        meeting.program.ask("launch 0 5");
+    }
+    session.wait_progress(0, 5);
+    meeting.program.quit();
+}
+
+#[test]
 fn copies_and_memsets_are_told_where_they_touch_managed_memory() {
     let mut meeting = meeting("copies", &[]);
     let address = alloc(&mut meeting, 4 * MIB);

@@ -165,7 +165,18 @@ impl Engine {
 
     /// After how many launches in a stream a progress mark is wanted (at least 1).
     pub fn mark_stride(&self) -> u32 {
-        self.pace.stride()
+        if self.is_calm() {
+            Pace::MOST
+        } else {
+            self.pace.stride()
+        }
+    }
+
+    /// All managed memory is on the device and fits there: launches, copies and what becomes
+    /// of the memory that there is need not be told of at once, since whatever they are,
+    /// there is nothing to do. New memory, faults and migrations end that.
+    pub fn is_calm(&self) -> bool {
+        self.world.calm()
     }
 
     /// From now on managed memory of this session may fill so much of the device (at least

@@ -6,9 +6,6 @@ use crate::units::Micros;
 const MARK_US: f64 = 500.0;
 /// Weight of the past in the mean duration.
 const SMOOTHING: f64 = 0.9;
-/// Most launches between marks.
-const MOST: f64 = 64.0;
-
 /// The mean duration of launches, learned from progress.
 #[derive(Debug)]
 pub(crate) struct Pace {
@@ -26,6 +23,9 @@ impl Default for Pace {
 }
 
 impl Pace {
+    /// Most launches between marks.
+    pub(crate) const MOST: u32 = 64;
+
     /// The device had nothing to do and got a launch.
     pub(crate) fn began(&mut self, now: Micros) {
         self.since = now;
@@ -47,7 +47,7 @@ impl Pace {
 
     /// Launches between marks, 1 to 64.
     pub(crate) fn stride(&self) -> u32 {
-        (MARK_US / self.launch_us.max(1.0)).clamp(1.0, MOST) as u32
+        (MARK_US / self.launch_us.max(1.0)).clamp(1.0, f64::from(Self::MOST)) as u32
     }
 }
 

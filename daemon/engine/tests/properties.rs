@@ -104,6 +104,35 @@ proptest! {
     }
 }
 
+#[test]
+fn an_engine_is_calm_while_all_memory_is_on_the_device_and_not_otherwise() {
+    let base = 0x7000_0000_0000;
+    let mut engine =
+        Engine::new(Config::new(PolicyKind::Foresight, Bytes(24 * BLOCK_BYTES))).unwrap();
+    let mut tell = |event: Event<'_>| {
+        engine.step(Micros(0), &event);
+        engine.decide(Micros(0), &mut Vec::new());
+        (engine.is_calm(), engine.mark_stride())
+    };
+    let alloc = |first: u64, blocks: u64, prefetched| Event::Alloc {
+        range: Range {
+            address: base + first * BLOCK_BYTES,
+            bytes: blocks * BLOCK_BYTES,
+        },
+        pool: false,
+        prefetched,
+        on_host: false,
+    };
+    assert_eq!(tell(alloc(0, 20, true)), (true, 64), "marks are rare");
+    let (calm, stride) = tell(alloc(20, 4, false));
+    assert!(!calm && stride < 64, "a first touch is to come");
+    let second = Event::Free {
+        address: base + 20 * BLOCK_BYTES,
+    };
+    assert!(tell(second).0);
+    assert!(!tell(alloc(32, 8, true)).0, "it does not all fit");
+}
+
 /// An event that a hostile client could cause, on few addresses so that they meet.
 #[derive(Clone, Debug)]
 enum Wild {
@@ -117,6 +146,20 @@ enum Wild {
     Completed(u8, u32, bool),
     Fault(u64, bool),
     Migration(u64, u64, u8),
+}
+
+impl Wild {
+    /// A calm engine need not hear of it at once.
+    fn may_wait(&self) -> bool {
+        matches!(
+            self,
+            Wild::Use(..)
+                | Wild::Unuse(..)
+                | Wild::Launch(..)
+                | Wild::Copy(..)
+                | Wild::Progress(..)
+        )
+    }
 }
 
 fn address() -> impl Strategy<Value = u64> {
@@ -170,8 +213,13 @@ fn feed(events: &[Wild], policy: PolicyKind, enforce: bool) -> Vec<Command> {
     let mut commands = Vec::new();
     for (turn, event) in events.iter().enumerate() {
         let now = Micros(turn as u64 * 100);
+        let (calm, before) = (engine.is_calm(), commands.len());
         tell(&mut engine, now, event);
         engine.decide(now, &mut commands);
+        assert!(
+            !(calm && event.may_wait()) || commands.len() == before,
+            "calm, and yet something is to be done: {event:?}"
+        );
         let snapshot = engine.snapshot();
         assert!(snapshot.history_launches <= 128);
         assert!(snapshot.execution_ids <= 16);

@@ -52,6 +52,11 @@ pub struct ControlPage {
     /// Shim: that latency in powers of two of a microsecond (bucket i: below 2^i us; the
     /// last bucket has the rest).
     pub latency_buckets: [AtomicU64; 24],
+    /// Shim: `CLOCK_MONOTONIC` nanoseconds when it last wrote the daemon's eventfd: the
+    /// record that it did so for was published then.
+    pub woken_ns: AtomicU64,
+    /// Daemon: 1 while it has nothing to steer; streams that went quiet need no mark soon.
+    pub calm: AtomicU32,
 }
 
 /// One cache line.
@@ -67,7 +72,8 @@ pub struct RingHead {
     pub head: CacheLine<sync::AtomicU64>,
     /// Next slot to be read (the reader's hint to the writer; the reader keeps its own).
     pub tail: CacheLine<sync::AtomicU64>,
-    /// 1 while the reader sleeps and wants the eventfd written.
+    /// Not 0 while the reader sleeps and wants the eventfd written: 1 for any record, 2 for
+    /// a prompt one or for many.
     pub sleeping: CacheLine<sync::AtomicU32>,
     /// Records that a writer could not write because the ring was full.
     pub dropped: CacheLine<sync::AtomicU64>,

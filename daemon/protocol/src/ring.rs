@@ -16,6 +16,13 @@
 //! publishes, then looks at `sleeping`. With a sequentially consistent fence between each
 //! side's two steps at least one of them sees the other, so no wake-up is lost, and the
 //! writer that clears the flag is the only one that writes the eventfd.
+//!
+//! A reader that need not see everything at once *dozes*: it sets `sleeping` to another
+//! value, and comes back by itself after a time of its own choice. Prompt records wake it as
+//! ever; patient ones only when the ring has filled by a quarter. It may doze only while the
+//! ring is empty and no writer is at work in it, so that every record that it has not seen
+//! was published after a look at `sleeping` that shows it dozing: a prompt one is never
+//! overslept.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -23,6 +30,15 @@ use core::ptr::NonNull;
 use crate::event::{MAX_SLOTS, Words};
 use crate::layout::{RingHead, SlotCell, SlotCountError, check_slots};
 use crate::sync::{AtomicU64, Ordering, fence};
+
+/// `sleeping`: the reader looks by itself.
+const AWAKE: u32 = 0;
+/// `sleeping`: it waits for any record.
+const ASLEEP: u32 = 1;
+/// `sleeping`: it waits for a prompt record, or for many.
+const DOZING: u32 = 2;
+/// One in this many slots filled is many.
+const MANY: u64 = 4;
 
 /// The memory of one ring.
 #[derive(Clone, Copy, Debug)]
@@ -138,16 +154,50 @@ impl Writer {
         self.push_with(record.slots(), |index| record.slot(index))
     }
 
+    /// As [`Writer::push`], for a record that a dozing reader need not see before it has
+    /// slept out, unless there are many.
+    #[inline]
+    pub fn push_patient<R: Encode>(&self, record: &R) -> Push {
+        self.push_patient_with(record.slots(), |index| record.slot(index))
+    }
+
     /// Writes a record of `slots` slots whose words `fill` gives. `fill` is called once per
     /// slot, from the last to the first, between reservation and publication: it must not
     /// block, since later records wait for this one.
     #[inline]
     pub fn push_with(&self, slots: usize, fill: impl FnMut(usize) -> Words) -> Push {
         let Some(start) = self.reserve(slots) else {
-            self.ring.head().dropped.0.fetch_add(1, Ordering::Relaxed);
-            return Push::Full;
+            return self.drop_one();
         };
-        publish(&self.ring, start, slots, fill)
+        publish(&self.ring, start, slots, fill);
+        wake(&self.ring, |_| true)
+    }
+
+    /// As [`Writer::push_with`], patient.
+    #[inline]
+    pub fn push_patient_with(&self, slots: usize, fill: impl FnMut(usize) -> Words) -> Push {
+        let Some(start) = self.reserve(slots) else {
+            return self.drop_one();
+        };
+        publish(&self.ring, start, slots, fill);
+        let end = start.wrapping_add(slots as u64);
+        wake(&self.ring, |sleeping| {
+            sleeping != DOZING || self.is_many(end)
+        })
+    }
+
+    /// Whether a quarter of the ring is filled by what ends at `end` and before. The tail may
+    /// be an old one, by which there is more than there is: one wake-up too many at worst.
+    #[cold]
+    fn is_many(&self, end: u64) -> bool {
+        let tail = self.ring.head().tail.0.load(Ordering::Acquire);
+        end.wrapping_sub(tail) >= self.ring.capacity / MANY
+    }
+
+    #[cold]
+    fn drop_one(&self) -> Push {
+        self.ring.head().dropped.0.fetch_add(1, Ordering::Relaxed);
+        Push::Full
     }
 
     /// Takes `slots` consecutive positions; `None`: no room.
@@ -219,13 +269,14 @@ impl SoleWriter {
         let start = self.head;
         self.head = start + slots as u64;
         self.ring.head().head.0.store(self.head, Ordering::Relaxed);
-        publish(&self.ring, start, slots, |index| record.slot(index))
+        publish(&self.ring, start, slots, |index| record.slot(index));
+        wake(&self.ring, |_| true)
     }
 }
 
-/// Fills and publishes reserved slots, the first one last; says whether to wake the reader.
+/// Fills and publishes reserved slots, the first one last.
 #[inline]
-fn publish(ring: &Ring, start: u64, slots: usize, mut fill: impl FnMut(usize) -> Words) -> Push {
+fn publish(ring: &Ring, start: u64, slots: usize, mut fill: impl FnMut(usize) -> Words) {
     for index in (0..slots).rev() {
         let position = start.wrapping_add(index as u64);
         let cell = ring.slot(position);
@@ -233,9 +284,16 @@ fn publish(ring: &Ring, start: u64, slots: usize, mut fill: impl FnMut(usize) ->
         cell.sequence
             .store(position.wrapping_add(1), Ordering::Release);
     }
+}
+
+/// After a record was published: whether its writer has to wake the reader, who sleeps in a
+/// way in which `matters` says that the record does.
+#[inline]
+fn wake(ring: &Ring, matters: impl FnOnce(u32) -> bool) -> Push {
     fence(Ordering::SeqCst);
     let sleeping = &ring.head().sleeping.0;
-    if sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::AcqRel) != 0 {
+    let now = sleeping.load(Ordering::Relaxed);
+    if now != AWAKE && matters(now) && sleeping.swap(AWAKE, Ordering::AcqRel) != AWAKE {
         Push::WrittenWake
     } else {
         Push::Written
@@ -374,10 +432,28 @@ impl Reader {
     /// that publishes from now on says [`Push::WrittenWake`]. `false`: something came (or
     /// the ring is corrupt), read first.
     pub fn prepare_sleep(&self) -> bool {
+        self.announce(ASLEEP)
+    }
+
+    /// As [`Reader::prepare_sleep`], for a reader that comes back by itself in time: patient
+    /// records need not wake it.
+    pub fn prepare_doze(&self) -> bool {
+        if !self.announce(DOZING) {
+            return false;
+        }
+        // A writer that has reserved and not published may have others behind it that have,
+        // prompt ones too, and looked before the announcement. What is not reserved yet will
+        // be published after a look that sees it. (What a hostile head can bring about is
+        // the sleep that there is otherwise.)
+        let head = self.ring.head().head.0.load(Ordering::Relaxed);
+        head == self.tail || self.announce(ASLEEP)
+    }
+
+    fn announce(&self, how: u32) -> bool {
         let sleeping = &self.ring.head().sleeping.0;
         // An exchange, not a store: it comes after any writer's exchange that it did not see,
         // so that no writer can later read such a writer's 0 as the newest word.
-        sleeping.swap(1, Ordering::AcqRel);
+        sleeping.swap(how, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         let quiet = matches!(self.is_ready(self.tail), Ok(false));
         if !quiet {
@@ -388,7 +464,7 @@ impl Reader {
 
     /// Takes the announcement back, after waking for whatever reason.
     pub fn cancel_sleep(&self) {
-        self.ring.head().sleeping.0.swap(0, Ordering::AcqRel);
+        self.ring.head().sleeping.0.swap(AWAKE, Ordering::AcqRel);
     }
 
     #[inline]

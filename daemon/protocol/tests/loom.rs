@@ -52,6 +52,10 @@ fn push(writer: &Writer, tag: u64, slots: u8) -> Push {
     writer.push_with(usize::from(slots), |index| slot(tag, slots, index))
 }
 
+fn push_patient(writer: &Writer, tag: u64, slots: u8) -> Push {
+    writer.push_patient_with(usize::from(slots), |index| slot(tag, slots, index))
+}
+
 fn check_whole(record: &[Words]) -> u64 {
     let tag = record[0][1];
     for (index, words) in record.iter().enumerate() {
@@ -165,4 +169,61 @@ fn a_sleeping_reader_is_always_woken_and_by_one_writer_only() {
             .sum();
         assert!(wakes <= sleeps, "{wakes} wake-ups for {sleeps} sleeps");
     });
+}
+
+/// Two writers, each with one record of one slot; `true`: patient. The reader dozes until it
+/// has seen what `done` asks for; its timer never comes, so that a lost wake-up is a deadlock.
+fn dozing_reader(slots: u32, patient: [bool; 2], done: fn(&[u64]) -> bool) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let memory = Arc::new(Memory::new(slots));
+        let writer = Arc::new(Writer::new(memory.ring()));
+        let eventfd = Arc::new(Notify::new());
+        let threads: Vec<_> = [1, 2]
+            .into_iter()
+            .zip(patient)
+            .map(|(tag, patient)| {
+                let (writer, eventfd) = (writer.clone(), eventfd.clone());
+                thread::spawn(move || {
+                    let pushed = if patient {
+                        push_patient(&writer, tag, 1)
+                    } else {
+                        push(&writer, tag, 1)
+                    };
+                    match pushed {
+                        Push::WrittenWake => eventfd.notify(),
+                        Push::Written => {}
+                        Push::Full => panic!("room for both"),
+                    }
+                })
+            })
+            .collect();
+        let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
+        let mut seen = Vec::new();
+        while !done(&seen) {
+            if reader.prepare_doze() {
+                eventfd.wait();
+            }
+            reader
+                .drain(4, |record| seen.push(check_whole(record)))
+                .unwrap();
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_dozing_reader_never_oversleeps_a_prompt_record() {
+    // Sixteen slots: a patient record alone is not many.
+    dozing_reader(16, [true, false], |seen| seen.contains(&2));
+}
+
+#[test]
+fn a_dozing_reader_is_woken_by_patient_records_once_they_are_many() {
+    // Eight slots: two are many. What was read before the other came is not many any more,
+    // and the timer's business.
+    dozing_reader(8, [true, true], |seen| !seen.is_empty());
 }

@@ -35,6 +35,12 @@ fn push(writer: &Writer, thread: u32, number: u64, slots: u8) -> Push {
     })
 }
 
+fn push_patient(writer: &Writer, thread: u32, number: u64, slots: u8) -> Push {
+    writer.push_patient_with(usize::from(slots), |index| {
+        slot(thread, number, slots, index)
+    })
+}
+
 /// The thread and number of a record, which is whole.
 fn whole(record: &[Words]) -> (u32, u64) {
     let head: Head = zerocopy::transmute!(record[0][0]);
@@ -111,6 +117,51 @@ fn one_push_wakes_a_sleeping_reader_and_the_next_does_not() {
     assert!(reader.prepare_sleep());
     reader.cancel_sleep();
     assert_eq!(push(&writer, 0, 4, 1), Push::Written);
+}
+
+#[test]
+fn a_dozing_reader_is_woken_by_a_prompt_record_or_by_many_patient_ones() {
+    let memory = Memory::new(16);
+    let writer = Writer::new(memory.ring());
+    let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
+    assert!(reader.prepare_doze());
+    assert_eq!(push_patient(&writer, 0, 1, 1), Push::Written);
+    assert_eq!(push(&writer, 0, 2, 1), Push::WrittenWake);
+    assert!(!reader.prepare_doze(), "there is something to read");
+    assert_eq!(reader.drain(10, |_| {}), Ok(2));
+    for lap in 0..10 {
+        assert!(reader.prepare_doze());
+        assert_eq!(push_patient(&writer, 0, lap, 1), Push::Written);
+        assert_eq!(push_patient(&writer, 0, lap, 2), Push::Written);
+        // A quarter of sixteen.
+        assert_eq!(push_patient(&writer, 0, lap, 1), Push::WrittenWake);
+        assert_eq!(push_patient(&writer, 0, lap, 1), Push::Written);
+        assert_eq!(reader.drain(10, |_| {}), Ok(4));
+    }
+}
+
+#[test]
+fn a_reader_that_sleeps_is_woken_by_a_patient_record_too() {
+    let memory = Memory::new(16);
+    let writer = Writer::new(memory.ring());
+    let reader = Reader::new(memory.ring(), Lengths::FromHead);
+    assert!(reader.prepare_sleep());
+    assert_eq!(push_patient(&writer, 0, 1, 1), Push::WrittenWake);
+}
+
+#[test]
+fn a_reader_does_not_doze_while_a_record_is_being_written() {
+    let memory = Memory::new(16);
+    let writer = Writer::new(memory.ring());
+    let reader = Reader::new(memory.ring(), Lengths::FromHead);
+    let mut dozed = None;
+    let pushed = writer.push_patient_with(1, |index| {
+        // Reserved, not published.
+        dozed = Some(reader.prepare_doze());
+        slot(0, 1, 1, index)
+    });
+    // It sleeps as it would otherwise: any record wakes it.
+    assert_eq!((dozed, pushed), (Some(true), Push::WrittenWake));
 }
 
 #[test]

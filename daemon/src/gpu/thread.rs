@@ -170,7 +170,7 @@ impl EngineThread {
     fn before_waiting(&mut self) -> EpollTimeout {
         let mut next: Option<Micros> = None;
         for (number, session) in &self.sessions {
-            if !self.due.contains(number) && !session.channel().prepare_sleep() {
+            if !self.due.contains(number) && !session.prepare_sleep() {
                 self.due.insert(*number);
             }
             next = [next, session.next_wakeup()].into_iter().flatten().min();
@@ -238,7 +238,7 @@ impl EngineThread {
             Ok(0) | Err(_) => {
                 // What it still wrote belongs to its figures.
                 if let Some(session) = self.sessions.get_mut(&number) {
-                    let _ = session.turn(&mut self.commands);
+                    session.take_rest(&mut self.commands);
                 }
                 self.end(number, &End::Gone);
             }

@@ -8,6 +8,7 @@ pub mod memory;
 pub mod progress;
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
@@ -24,8 +25,12 @@ use intake::Intake;
 
 /// Looks at the device's words that may find nothing before they become rarer.
 const PATIENCE: u32 = 16;
-/// Longest time between two looks while something is outstanding.
+/// Longest time between two looks while something is outstanding, and the usual one while
+/// there is nothing to steer.
 const SLOWEST_LOOK_US: u64 = 20_000;
+/// While there is nothing to steer the daemon looks by itself for so long after the last
+/// record, so that a program that pauses a moment need not wake it for each burst.
+const RECENT_US: u64 = 1_000_000;
 /// After so many fruitless looks nobody looks any more until the program says something.
 const GIVE_UP_LOOKS: u32 = 3_000;
 
@@ -70,6 +75,9 @@ pub struct Session {
     started: Micros,
     records_per_turn: usize,
     stride: u32,
+    calm: bool,
+    /// When the ring was last found empty: the records of the next turn are younger.
+    empty_ns: u64,
 }
 
 /// When the device's words are read next.
@@ -78,6 +86,8 @@ struct Look {
     interval_us: u64,
     fruitless: u32,
     next: Option<Micros>,
+    /// When a record last came.
+    heard: Micros,
 }
 
 /// What a turn left.
@@ -108,10 +118,13 @@ impl Session {
                 interval_us: config.session.progress_interval_us,
                 fruitless: 0,
                 next: None,
+                heard: Micros(0),
             },
             started: clock::now(),
             records_per_turn: config.session.records_per_turn as usize,
             stride: 1,
+            calm: false,
+            empty_ns: clock::monotonic_ns(),
         };
         session
             .channel
@@ -149,24 +162,71 @@ impl Session {
             channel, intake, ..
         } = self;
         let records = channel.drain(self.records_per_turn, |slots| intake.record(now, slots))?;
+        let empty_ns = std::mem::replace(&mut self.empty_ns, clock::monotonic_ns());
         // Read after the records: a word never speaks of a record that is still to come.
         let moved = intake.device(now, channel.device_page());
-        self.plan_look(now, moved || records > 0);
+        let cause_ns = self.cause(records, empty_ns..=started_ns);
         let more = records == self.records_per_turn;
         if self.flush() && !more {
             self.intake
-                .decide(clock::now(), started_ns, scratch, &mut self.pending);
+                .decide(clock::now(), cause_ns, scratch, &mut self.pending);
             self.flush();
-            let stride = self.intake.engine().mark_stride().max(1);
-            if stride != self.stride {
-                self.stride = stride;
-                self.channel
-                    .control_page()
-                    .mark_stride
-                    .store(stride, Ordering::Release);
+            self.tell_wishes();
+        }
+        if records > 0 {
+            self.look.heard = now;
+        }
+        self.plan_look(now, moved || records > 0);
+        Ok(Turn { more, records })
+    }
+
+    /// When what a turn answers was written, for the program's count of how long commands
+    /// take: the moment at which it woke the daemon, if it did so within `possible`, else
+    /// the beginning of that, when there was nothing in the ring, which is earlier than the
+    /// truth; 0, which is not counted, where the program has said nothing.
+    fn cause(&self, records: usize, possible: RangeInclusive<u64>) -> u64 {
+        let woken_ns = self.channel.control_page().woken_ns.load(Ordering::Relaxed);
+        match records {
+            0 => 0,
+            _ if possible.contains(&woken_ns) => woken_ns,
+            _ => *possible.start(),
+        }
+    }
+
+    /// Takes in what a program that has gone left behind: a ring full at most.
+    pub fn take_rest(&mut self, scratch: &mut Vec<Command>) {
+        let records = self.channel.event_slots() as usize;
+        for _ in 0..=records / self.records_per_turn {
+            if !self.turn(scratch).is_ok_and(|turn| turn.more) {
+                return;
             }
         }
-        Ok(Turn { more, records })
+    }
+
+    /// Tells the program how often to mark progress, and whether anything is urgent.
+    fn tell_wishes(&mut self) {
+        let engine = self.intake.engine();
+        let (stride, calm) = (engine.mark_stride().max(1), engine.is_calm());
+        let control = self.channel.control_page();
+        if stride != self.stride {
+            self.stride = stride;
+            control.mark_stride.store(stride, Ordering::Release);
+        }
+        if calm != self.calm {
+            self.calm = calm;
+            control.calm.store(u32::from(calm), Ordering::Release);
+        }
+    }
+
+    /// Announces that nobody looks at the ring any more; `false`: something came, look.
+    /// Where nothing that runs can call for anything, and a look is planned, records of what
+    /// runs may wait for it.
+    pub fn prepare_sleep(&self) -> bool {
+        if self.calm && self.look.next.is_some() {
+            self.channel.prepare_doze()
+        } else {
+            self.channel.prepare_sleep()
+        }
     }
 
     /// Hands out waiting commands; `true`: none is left.
@@ -187,11 +247,17 @@ impl Session {
         } else if self.look.next.is_some_and(|next| next <= now) {
             self.look.fruitless += 1;
         }
-        let wanted = self.intake.outstanding(self.peer.has_progress) || !self.pending.is_empty();
+        let recent = self.calm && now.0 < self.look.heard.0 + RECENT_US;
+        let wanted =
+            recent || self.intake.outstanding(self.peer.has_progress) || !self.pending.is_empty();
         self.look.next = (wanted && self.look.fruitless < GIVE_UP_LOOKS).then(|| {
             let doublings = (self.look.fruitless / PATIENCE).min(8);
-            let interval = (self.look.interval_us << doublings)
-                .min(SLOWEST_LOOK_US.max(self.look.interval_us));
+            let slowest = SLOWEST_LOOK_US.max(self.look.interval_us);
+            let interval = if self.calm {
+                slowest
+            } else {
+                (self.look.interval_us << doublings).min(slowest)
+            };
             Micros(now.0 + interval)
         });
     }

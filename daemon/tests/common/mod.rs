@@ -373,6 +373,14 @@ impl Client {
 
     /// Launches `function` on one pointer; the launch's number.
     pub fn launch(&mut self, function: u32, pointer: u64) -> u64 {
+        if self.launch_as_it_may_wait(function, pointer) {
+            self.wake();
+        }
+        self.seq
+    }
+
+    /// The same, as a program writes it; `true`: the daemon is to be woken for it.
+    pub fn launch_as_it_may_wait(&mut self, function: u32, pointer: u64) -> bool {
         self.seq += 1;
         let shape = LaunchShape {
             stream: 0,
@@ -382,8 +390,11 @@ impl Client {
             grid: [16, 1, 1],
             block: [256, 1, 1],
         };
-        self.push(&Launch::new(shape, &[pointer, 64]));
-        self.seq
+        let pushed = self
+            .writer
+            .push_patient(&Launch::new(shape, &[pointer, 64]));
+        assert_ne!(pushed, Push::Full, "the ring is full");
+        pushed == Push::WrittenWake
     }
 
     /// The device has passed this number in stream 0.

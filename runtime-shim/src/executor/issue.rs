@@ -12,7 +12,7 @@ use oversub_shim_core::streams::has_passed;
 
 use super::ISSUE;
 use crate::context::{self, Place};
-use crate::session::{self, Session};
+use crate::session::{self, Session, now_ns};
 use crate::state::{ALLOCATIONS, POOL};
 use crate::{driver, order};
 
@@ -347,16 +347,4 @@ fn prefetch_batch(batch: &mut Batch, to: Location, stream: Handle) -> CuResult {
             stream,
         )
     }
-}
-
-fn now_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a local to write to.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    (now.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(now.tv_nsec as u64)
 }

@@ -30,7 +30,8 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// First and longest wait between attempts to find a daemon, milliseconds.
 const RETRY_MS: (i32, i32) = (1000, 5000);
-/// Wait while launches are under way that no mark covers yet, and otherwise, milliseconds.
+/// Wait while launches are under way that no mark covers yet, and otherwise (or while the
+/// daemon has nothing to steer), milliseconds.
 const WAIT_MS: (i32, i32) = (1, 20);
 /// Sessions whose first page stays mapped; then the program goes on alone.
 const MAX_SESSIONS: u32 = 4096;
@@ -71,8 +72,8 @@ pub fn start() {
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     // SAFETY: a terminated name of less than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"oversub".as_ptr()) };
-    let mut mode = CAPTURE_MODE_RELAXED;
     schedule::prefer_short_turns();
+    let mut mode = CAPTURE_MODE_RELAXED;
     // A capture in another thread must not make our calls fail, nor they it.
     // SAFETY: a local to read and write.
     unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
@@ -193,7 +194,11 @@ fn serve(connection: Connection, place: &Place, generation: u64) {
         if worked == Ok(true) {
             continue;
         }
-        let wait = if busy { WAIT_MS.0 } else { WAIT_MS.1 };
+        let wait = if busy && !session.is_calm() {
+            WAIT_MS.0
+        } else {
+            WAIT_MS.1
+        };
         if !sleep(&issuer, socket.number(), commands_wake.number(), wait) {
             break;
         }

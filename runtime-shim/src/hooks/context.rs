@@ -176,7 +176,7 @@ fn waited(wait: impl FnOnce() -> CuResult, ours: bool) -> CuResult {
             }
         }
         let seq = STREAMS.current() + 1;
-        session.push(&MemoryRecord::new(Kind::SYNC, u8::MAX, 0, seq, 0, 0));
+        session.push_patient(&MemoryRecord::new(Kind::SYNC, u8::MAX, 0, seq, 0, 0));
     });
     if let Some(place) = here() {
         managed::trim(managed::pool_keep(&place));

@@ -46,7 +46,7 @@ fn tell(stream: Handle, per_thread: bool, copy: &Copy) -> Option<Item> {
             Some(from) => CopyRecord::copy(item.slot, flags, seq, to, from, bytes),
             None => CopyRecord::memset(item.slot, flags, seq, to, bytes),
         };
-        item.session().push(&record);
+        item.session().push_patient(&record);
     }
     Some(item)
 }

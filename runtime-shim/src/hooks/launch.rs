@@ -11,6 +11,7 @@ use core::ptr::NonNull;
 
 use oversub_protocol::encode::{Launch, LaunchShape};
 use oversub_protocol::event::LaunchRecord;
+use oversub_protocol::ring::Encode;
 use oversub_shim_core::abi::{CuResult, Handle, LaunchConfig};
 use oversub_shim_core::launch::{Room, gather};
 use oversub_shim_core::streams::Inside;
@@ -229,8 +230,9 @@ unsafe fn tell(kernel: &Kernel, stream: Handle, per_thread: bool) -> Option<Item
         // No device takes more than 1,024 threads in a direction.
         block: kernel.block.map(|threads| threads as u16),
     };
-    item.session().push(&Launch::new(shape, words.words));
-    item.session().fetch_ahead();
+    let launch = Launch::new(shape, words.words);
+    item.session().push_patient(&launch);
+    item.session().fetch_ahead(launch.slots());
     Some(item)
 }
 

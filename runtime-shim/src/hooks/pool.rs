@@ -187,7 +187,7 @@ fn grant(
     }
     let slot = STREAMS.find(stream).unwrap_or(SHARED_SLOT);
     let seq = STREAMS.current() + 1;
-    session::push(&MemoryRecord::new(
+    session::push_patient(&MemoryRecord::new(
         Kind::USE,
         slot,
         0,
@@ -281,7 +281,7 @@ pub fn take_back(address: DevicePtr, slot: u8, point: Point, discard: u64) -> bo
         Point::Stream { seq, .. } => seq,
         Point::Done => STREAMS.current(),
     };
-    session::push(&MemoryRecord::new(
+    session::push_patient(&MemoryRecord::new(
         Kind::UNUSE,
         slot,
         0,

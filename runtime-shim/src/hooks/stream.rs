@@ -116,7 +116,7 @@ pub unsafe fn synchronize(real: Real<types::cuStreamSynchronize>, stream: Handle
             session.host_mark(slot, mark);
         }
         let seq = STREAMS.current() + 1;
-        session.push(&MemoryRecord::new(Kind::SYNC, slot, 0, seq, 0, 0));
+        session.push_patient(&MemoryRecord::new(Kind::SYNC, slot, 0, seq, 0, 0));
     });
     if let Some(place) = here() {
         managed::trim(managed::pool_keep(&place));

@@ -117,12 +117,13 @@ impl Daemon {
                 commands.at(commands_memfd::SLOTS),
                 SLOTS,
             );
-            let [_, commands_wake] = wakes;
+            let [events_wake, commands_wake] = wakes;
             Session {
                 hello,
                 _client: client,
                 reader: Reader::new(event_ring.unwrap(), Lengths::FromHead),
                 writer: SoleWriter::new(command_ring.unwrap()),
+                events_wake,
                 commands_wake,
                 next_id: [0; 3],
                 events,
@@ -221,6 +222,7 @@ pub struct Session {
     _client: OwnedFd,
     reader: Reader,
     writer: SoleWriter,
+    events_wake: OwnedFd,
     commands_wake: OwnedFd,
     next_id: [u32; 3],
     events: SharedMemory,
@@ -250,6 +252,19 @@ impl Session {
             assert!(start.elapsed() < PATIENCE, "no record came");
             std::thread::sleep(Duration::from_micros(200));
         }
+    }
+
+    /// Announces that prompt records alone need wake the daemon; `false`: there are records.
+    pub fn doze(&self) -> bool {
+        self.reader.prepare_doze()
+    }
+
+    /// Whether the program has woken the daemon since this was last asked.
+    pub fn was_woken(&self) -> bool {
+        let mut count = 0_u64;
+        // SAFETY: eight bytes of a local; the descriptor does not block.
+        let read = unsafe { libc::read(self.events_wake.as_raw_fd(), (&raw mut count).cast(), 8) };
+        read == 8
     }
 
     /// Reads and forgets all records that there are; how many.

@@ -8,6 +8,8 @@ mod demand;
 mod foresight;
 mod ranking;
 
+pub(crate) use demand::budget_reserve;
+
 use std::fmt::Debug;
 
 use crate::command::Command;

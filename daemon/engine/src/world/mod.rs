@@ -11,6 +11,7 @@ pub(crate) mod window;
 
 use crate::command::{Command, Operation, Queue};
 use crate::event::{Cause, Direction};
+use crate::policy::budget_reserve;
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Micros, Range, Seq, StreamId};
 use crate::{Config, usefulness::Usefulness};
@@ -368,6 +369,22 @@ impl World {
     /// Frames that are free now, not counting what evictions under way will free.
     pub(crate) fn free_frames(&self, capacity: u64) -> i64 {
         capacity as i64 - self.blocks.frames() as i64
+    }
+
+    /// Everything is on the device and fits there, and nothing is on its way: whatever runs
+    /// next, there is nothing to move.
+    pub(crate) fn calm(&self) -> bool {
+        let blocks = self.blocks.len() as u64;
+        // A budget is kept with something to spare.
+        let spare = if self.enforce {
+            budget_reserve(self.capacity) as u64
+        } else {
+            0
+        };
+        blocks + spare <= self.capacity
+            && self.blocks.frames() == blocks
+            && self.blocks.moving_out() == 0
+            && self.orders.oldest().is_none()
     }
 
     /// Blocks of an extent list that exist.
