@@ -77,6 +77,9 @@ pub enum Command {
     /// One process of `bench`: times launches with and without the preloaded library
     #[command(hide = true)]
     LaunchOverhead(LaunchOverheadOptions),
+    /// One process of `bench`: has the daemon send commands
+    #[command(hide = true)]
+    Provoke(ProvokeOptions),
 }
 
 /// Which policy steers a program.
@@ -254,6 +257,20 @@ pub struct LaunchOverheadOptions {
     /// Pairs of batches to time
     #[arg(long)]
     pub batches: u32,
+    /// Hold more memory than the device has
+    #[arg(long)]
+    pub beyond: bool,
+}
+
+/// Options of the process that `bench` starts to provoke commands.
+#[derive(Debug, Args)]
+pub struct ProvokeOptions {
+    /// The preloaded library to measure
+    #[arg(long)]
+    pub shim: PathBuf,
+    /// Rounds through the memory
+    #[arg(long)]
+    pub rounds: u32,
 }
 
 /// The socket that was asked for, by option, by environment, or by default.

@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use oversubd::control::{Answer, CONTROL_VERSION, Doctor, Question, Request, Status};
+use oversubd::control::{Answer, CONTROL_VERSION, Doctor, Question, Request, SessionView, Status};
 
 /// Longest wait for an answer. The daemon answers from memory.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,6 +25,25 @@ pub fn status(socket: &Path) -> Result<Status> {
     match ask(socket, Question::Status)? {
         Answer::Status(status) => Ok(status),
         other => unexpected(socket, &other),
+    }
+}
+
+/// The totals of the session that process `pid` had. The daemon may take a moment to see
+/// that the process has ended.
+///
+/// # Errors
+/// As [`status`], or where there was no such session.
+pub fn closed_session(socket: &Path, pid: u32) -> Result<SessionView> {
+    let begun = Instant::now();
+    loop {
+        let mut closed = status(socket)?.closed_sessions;
+        if let Some(index) = closed.iter().position(|session| session.pid == pid) {
+            return Ok(closed.swap_remove(index));
+        }
+        if begun.elapsed() > PATIENCE {
+            bail!("no closed session of process {pid} is known to the daemon");
+        }
+        sleep(Duration::from_millis(20));
     }
 }
 

@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         Command::Status(options) => status::status(&options),
         Command::Doctor(options) => doctor::doctor(&options),
         Command::LaunchOverhead(options) => bench::launch::child(&options),
+        Command::Provoke(options) => bench::command::child(&options),
     };
     match outcome {
         Ok(code) => code,

@@ -1,17 +1,25 @@
 //! How long a command takes: from the program's event in the ring to the driver call in
-//! the program, measured by the preloaded library itself during a `sweep`.
+//! the program.
+//!
+//! A process of our own launches a kernel on one block after another of half as much memory
+//! again as the device has, and waits for each: every launch and every wait is an event that
+//! finds the daemon asleep, and most make it ask for something. The preloaded library itself
+//! measures, from the moment at which it wakes the daemon.
 
 use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use super::device::{Api, Device, library};
 use super::quantile::of_buckets;
-use crate::args::WorkloadName;
-use crate::demo::{Bench, Device, Mode, SOFT_LINK, Workload};
+use crate::args::ProvokeOptions;
+use crate::control;
+use crate::environment::Environment;
 use crate::install::Installation;
 use crate::private_daemon::PrivateDaemon;
-use crate::size::Size;
+use crate::softgpu;
 
 /// Microseconds. The library counts in buckets of powers of two; the place inside a
 /// bucket is interpolated.
@@ -25,35 +33,64 @@ pub struct Latency {
     pub count: u64,
 }
 
-const MEMORY: Size = Size(256 << 20);
-const WORKING_SET: Size = Size(384 << 20);
-const ITERATIONS: u32 = 6;
+/// Bytes of a block, the unit in which memory moves.
+const BLOCK: u64 = 2 << 20;
+/// Blocks that the device has, and that the program works on.
+const DEVICE_BLOCKS: u64 = 32;
+const BLOCKS: u64 = 48;
+const ROUNDS: u32 = 30;
 
-/// Runs a `sweep` that is half as large again as the device.
+/// Runs the child with a daemon of its own, and reads what its library counted.
 pub fn measure(installation: &Installation, folder: &Path) -> Result<Latency> {
     let home = folder.join("command");
     std::fs::create_dir(&home)?;
-    crate::softgpu::link_as_driver(&home, &installation.softgpu()?)?;
     let daemon = PrivateDaemon::start(&installation.daemon()?, &home)?;
-    let bench = Bench {
-        installation,
-        device: Device::Soft {
-            memory: MEMORY,
-            link: SOFT_LINK,
-        },
-        folder: &home,
-        daemon: &daemon,
-        iterations: Some(ITERATIONS),
-    };
-    let sweep = Workload::of(WorkloadName::Sweep);
-    let sample = bench.run(&sweep, WORKING_SET, Mode::Oversub)?;
-    let session = sample
-        .session
-        .context("the sweep left no session with the daemon")?;
+    let mut environment = Environment::default();
+    softgpu::use_driver_in(&mut environment, folder);
+    environment
+        .set(
+            "OVERSUB_SOFTGPU_MEMORY",
+            (DEVICE_BLOCKS * BLOCK).to_string(),
+        )
+        .set("OVERSUB_SOCKET", daemon.socket());
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("provoke")
+        .arg("--shim")
+        .arg(installation.shim()?)
+        .args(["--rounds", &ROUNDS.to_string()])
+        .envs(environment.variables())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot start the process of the command measurement")?;
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("the process of the command measurement failed ({status})");
+    }
+    let session = control::closed_session(daemon.socket(), child.id())
+        .context("the command measurement left no session with the daemon")?;
     let buckets = &session.latency.buckets;
     Ok(Latency {
         p50: of_buckets(buckets, 0.5),
         p99: of_buckets(buckets, 0.99),
         count: session.latency.count,
     })
+}
+
+/// The child.
+///
+/// # Errors
+/// Where a library or a call fails.
+pub fn child(options: &ProvokeOptions) -> Result<ExitCode> {
+    let driver = library("libcuda.so.1")?;
+    let shim = library(&options.shim.to_string_lossy())?;
+    let api = Api::find(&[&shim, &driver])?;
+    let device = Device::start(&api, BLOCKS * BLOCK)?;
+    for _ in 0..options.rounds {
+        for block in 0..BLOCKS {
+            device.launch(&api, block * BLOCK, BLOCK / 4)?;
+            device.wait(&api)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }

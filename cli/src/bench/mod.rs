@@ -1,6 +1,7 @@
 //! `oversub bench`: what oversub itself costs on this machine. All on the soft GPU.
 
-mod command;
+pub mod command;
+mod device;
 mod engine;
 pub mod launch;
 mod probe;
@@ -77,11 +78,12 @@ fn text(report: &Report) -> String {
         ),
     };
     format!(
-        "launch overhead   {:.0} ns with a daemon, {:.0} ns without, {:.0} ns disabled (a bare launch takes {:.0} ns)\n\
+        "launch overhead   {:.0} ns with a daemon, {:.0} ns with one that steers, {:.0} ns without, {:.0} ns disabled (a bare launch takes {:.0} ns)\n\
          command latency   {} at half, {} at 99 of 100 ({} commands)\n\
          probe latency     {}\n\
          engine            {:.0} ns per event, {:.0} events per second\n",
         launch.daemon,
+        launch.steered,
         launch.no_daemon,
         launch.disabled,
         launch.bare,

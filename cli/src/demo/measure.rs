@@ -217,13 +217,15 @@ impl Bench<'_> {
             sample.stall_s = Some(counted.stall_s);
         }
         if mode.has_session() {
-            sample.session = Some(self.session_of(pid).with_context(|| {
-                format!(
-                    "{} in mode {} left no session with the daemon",
-                    workload.name,
-                    mode.name()
-                )
-            })?);
+            sample.session = Some(
+                control::closed_session(self.daemon.socket(), pid).with_context(|| {
+                    format!(
+                        "{} in mode {} left no session with the daemon",
+                        workload.name,
+                        mode.name()
+                    )
+                })?,
+            );
         }
         Ok(sample)
     }
@@ -256,22 +258,6 @@ impl Bench<'_> {
             });
         }
         Ok(environment)
-    }
-
-    /// The totals of the session that the process had. The daemon may take a moment to
-    /// see that the process has ended.
-    fn session_of(&self, pid: u32) -> Result<SessionView> {
-        let begun = Instant::now();
-        loop {
-            let mut closed = control::status(self.daemon.socket())?.closed_sessions;
-            if let Some(index) = closed.iter().position(|session| session.pid == pid) {
-                return Ok(closed.swap_remove(index));
-            }
-            if begun.elapsed() > Duration::from_secs(5) {
-                bail!("no closed session of process {pid} is known to the daemon");
-            }
-            sleep(Duration::from_millis(20));
-        }
     }
 }
 
