@@ -67,6 +67,8 @@ counters! {
     copied_in_bytes,
     /// Bytes of copies that crossed the link to the host.
     copied_out_bytes,
+    /// Content that kernels, copies and memsets accessed on the host, over the link.
+    remote_bytes,
     /// Populated on the device without a transfer.
     populated_bytes,
     /// Chunks taken that held nothing.

@@ -53,7 +53,7 @@ fn json(c: &Snapshot, device_bytes: u64, unsupported: &BTreeMap<&str, u64>) -> S
             "\"bytes_in\":{},\"bytes_out\":{},",
             "\"bytes_in_by_cause\":{{\"fault\":{},\"density\":{},\"call\":{},\"copy\":{}}},",
             "\"bytes_out_by_cause\":{{\"eviction\":{},\"call\":{},\"host_fault\":{}}},",
-            "\"copied_in_bytes\":{},\"copied_out_bytes\":{},\"populated_bytes\":{},",
+            "\"copied_in_bytes\":{},\"copied_out_bytes\":{},\"remote_bytes\":{},\"populated_bytes\":{},",
             "\"evictions\":{{\"unused\":{},\"discarded\":{},\"used\":{}}},",
             "\"stall_s\":{:.6},\"compute_s\":{:.6},\"kernels\":{},\"copies\":{},",
             "\"unsupported_calls\":{{{}}}}}\n"
@@ -74,6 +74,7 @@ fn json(c: &Snapshot, device_bytes: u64, unsupported: &BTreeMap<&str, u64>) -> S
         c.bytes_out_host_fault,
         c.copied_in_bytes,
         c.copied_out_bytes,
+        c.remote_bytes,
         c.populated_bytes,
         c.evictions_unused,
         c.evictions_discarded,

@@ -7,7 +7,7 @@ use std::thread;
 
 use common::{device, launch};
 use oversub_softgpu::kernels::{Kernel, Param};
-use oversub_softgpu::memory::{BLOCK_BYTES, Location};
+use oversub_softgpu::memory::{Advice, BLOCK_BYTES, Location};
 
 const PAGE: u64 = 4096;
 
@@ -33,11 +33,23 @@ fn word(address: u64) -> &'static AtomicU64 {
 
 #[test]
 fn no_update_is_lost_while_pages_go_both_ways() {
+    pages_go_both_ways(None);
+}
+
+#[test]
+fn no_update_is_lost_while_kernels_and_the_cpu_use_the_same_pages_of_the_host() {
+    pages_go_both_ways(Some(Location::Host));
+}
+
+fn pages_go_both_ways(preferred: Option<Location>) {
     const BLOCKS: u64 = 12;
     const LAUNCHES: u64 = 6;
     let device = &device(4);
     let bytes = BLOCKS * BLOCK_BYTES;
     let base = device.alloc_managed(bytes).expect("managed memory");
+    device
+        .advise(base, bytes, Advice::Preferred(preferred))
+        .expect("advice");
     let over = &AtomicBool::new(false);
     // Each party owns one word of every page, so they share pages but do not race.
     let written = thread::scope(|scope| {

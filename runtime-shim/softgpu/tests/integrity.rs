@@ -73,7 +73,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<u64>().prop_map(|seed| Step::Scatter { seed }),
         4 => (at(), part(), any::<bool>())
             .prop_map(|(from, part, to_device)| Step::Prefetch { from, part, to_device }),
-        1 => (at(), part(), 0..6u8).prop_map(|(from, part, advice)| Step::Advise { from, part, advice }),
+        3 => (at(), part(), 0..7u8).prop_map(|(from, part, advice)| Step::Advise { from, part, advice }),
         2 => (at(), 1..5000u64, any::<u64>())
             .prop_map(|(at, stride, value)| Step::CpuWrite { at, stride, value }),
         2 => (at(), 1..5000u64).prop_map(|(at, stride)| Step::CpuRead { at, stride }),
@@ -164,6 +164,8 @@ impl Pair {
                     2 => Advice::Preferred(None),
                     3 => Advice::AccessedByDevice(true),
                     4 => Advice::AccessedByDevice(false),
+                    // Twice as often as the rest: what a budget is kept by.
+                    5 => Advice::Preferred(Some(Location::Host)),
                     _ => Advice::ReadMostly(false),
                 };
                 device.advise(base + at, length, advice).expect("advice");
@@ -304,6 +306,45 @@ fn a_pool_of_four_blocks_finishes_a_program_of_forty() {
     });
     pair.check();
     assert!(pair.device.counters().evictions_used.get() >= 36);
+}
+
+#[test]
+fn memory_that_prefers_the_host_is_what_the_program_wrote_and_takes_no_frame() {
+    let mut pair = Pair::new(4, 10 * BLOCK_BYTES);
+    let (from, part) = (0, 1024);
+    pair.apply(&Step::Advise {
+        from,
+        part,
+        advice: 1,
+    });
+    for seed in 0..3 {
+        pair.apply(&Step::Scatter { seed });
+        pair.apply(&Step::CpuWrite {
+            at: 100 * seed,
+            stride: 4999,
+            value: seed,
+        });
+        pair.apply(&Step::Mix {
+            from,
+            part,
+            add: seed,
+        });
+        pair.apply(&Step::Discard {
+            from: 300,
+            part: 200,
+            by: 1,
+            value: 3,
+        });
+        pair.apply(&Step::CopyWithin {
+            from: 0,
+            to: 600,
+            part: 200,
+        });
+    }
+    pair.check();
+    let counters = pair.device.counters();
+    assert_eq!(counters.managed_peak_resident_bytes.get(), 0);
+    assert!(counters.remote_bytes.get() > 3 * 10 * BLOCK_BYTES);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{MIX, STRIDE, device, launch, words};
+use common::{MIX, STRIDE, device, launch, mixed, words};
 use oversub_softgpu::counters::Snapshot;
 use oversub_softgpu::memory::{Advice, BLOCK_BYTES, Device, Fill, Location, Place};
 
@@ -91,18 +91,146 @@ fn first_touch_of_a_block_that_prefers_the_device_takes_one_fault() {
     assert_eq!(counted(&device).faults, 1);
 }
 
+fn prefer(device: &Device, base: u64, blocks: u64, location: Location) {
+    device
+        .advise(
+            base,
+            blocks * BLOCK_BYTES,
+            Advice::Preferred(Some(location)),
+        )
+        .expect("advice");
+}
+
 #[test]
-fn nothing_grows_where_the_host_is_preferred() {
+fn what_prefers_the_host_stays_there_when_kernels_use_it() {
+    let device = device(16);
+    let base = on_host(&device, 2);
+    prefer(&device, base, 2, Location::Host);
+    launch(&device, &MIX, base, 2 * BLOCK_BYTES, 5);
+    let after = counted(&device);
+    assert_eq!((after.bytes_in(), after.populated_bytes), (0, 0));
+    assert_eq!(
+        (device.resident_bytes(), after.remote_bytes),
+        (0, 2 * BLOCK_BYTES)
+    );
+    // SAFETY: allocated above, no kernel runs.
+    let seen = unsafe { words(base, 2 * BLOCK_BYTES) };
+    assert!(seen.iter().all(|word| *word == mixed(1, 5)));
+    // The CPU's own mapping of the same page has stayed.
+    assert_eq!(counted(&device).host_faults, 2 * 6);
+}
+
+#[test]
+fn a_first_touch_of_what_prefers_the_host_populates_a_block_there_by_one_fault() {
+    let device = device(16);
+    let address = device.alloc_managed(BLOCK_BYTES).expect("managed memory");
+    prefer(&device, address, 1, Location::Host);
+    launch(&device, &STRIDE, address, BLOCK_BYTES, PAGE);
+    let after = counted(&device);
+    assert_eq!((after.faults, after.batches), (1, 1));
+    assert_eq!((after.populated_bytes, device.resident_bytes()), (0, 0));
+    assert_eq!(device.memory_info().0, 16 * BLOCK_BYTES);
+}
+
+#[test]
+fn each_kernel_pays_for_what_it_uses_on_the_host_and_only_the_first_faults() {
+    let device = device(16);
+    let base = on_host(&device, 1);
+    prefer(&device, base, 1, Location::Host);
+    launch(&device, &STRIDE, base, BLOCK_BYTES, PAGE);
+    let first = counted(&device);
+    // What the CPU has mapped, the density prefetcher leaves alone: a fault for each part.
+    assert_eq!((first.faults, first.remote_bytes), (32, BLOCK_BYTES));
+    launch(&device, &STRIDE, base, BLOCK_BYTES / 2, PAGE);
+    let second = counted(&device);
+    assert_eq!((second.faults, second.batches), (32, 32));
+    assert_eq!(second.remote_bytes - first.remote_bytes, BLOCK_BYTES / 2);
+}
+
+#[test]
+fn a_prefetch_moves_what_prefers_the_host_until_it_is_sent_back() {
+    let device = device(16);
+    let base = on_host(&device, 1);
+    prefer(&device, base, 1, Location::Host);
+    launch(&device, &MIX, base, BLOCK_BYTES, 1);
+    prefetch(&device, base, &[0], Location::Device);
+    let there = counted(&device);
+    assert_eq!(there.bytes_in_call, BLOCK_BYTES);
+    launch(&device, &MIX, base, BLOCK_BYTES, 2);
+    let local = counted(&device);
+    assert_eq!(
+        (local.faults, local.remote_bytes),
+        (there.faults, there.remote_bytes)
+    );
+    prefetch(&device, base, &[0], Location::Host);
+    launch(&device, &MIX, base, BLOCK_BYTES, 3);
+    let back = counted(&device);
+    assert!(back.faults > local.faults);
+    assert_eq!(back.remote_bytes - local.remote_bytes, BLOCK_BYTES);
+    // SAFETY: allocated above, no kernel runs.
+    let word = unsafe { words(base, 8) }[0];
+    assert_eq!(word, mixed(mixed(mixed(1, 1), 2), 3));
+}
+
+#[test]
+fn memory_accessed_by_the_device_is_mapped_where_it_is_without_a_fault() {
     let device = device(16);
     let base = on_host(&device, 1);
     device
-        .advise(base, BLOCK_BYTES, Advice::Preferred(Some(Location::Host)))
+        .advise(base, BLOCK_BYTES, Advice::AccessedByDevice(true))
         .expect("advice");
-    launch(&device, &STRIDE, base, BLOCK_BYTES, PAGE);
-    assert_eq!(
-        (counted(&device).faults, counted(&device).bytes_in_density),
-        (32, 0)
-    );
+    launch(&device, &MIX, base, BLOCK_BYTES, 1);
+    prefetch(&device, base, &[0], Location::Device);
+    prefetch(&device, base, &[0], Location::Host);
+    launch(&device, &MIX, base, BLOCK_BYTES, 1);
+    let after = counted(&device);
+    assert_eq!((after.faults, after.remote_bytes), (0, 2 * BLOCK_BYTES));
+    // Nowhere yet, and nothing preferred: the first touch decides.
+    let fresh = device.alloc_managed(BLOCK_BYTES).expect("managed memory");
+    device
+        .advise(fresh, BLOCK_BYTES, Advice::AccessedByDevice(true))
+        .expect("advice");
+    launch(&device, &MIX, fresh, BLOCK_BYTES, 1);
+    assert_eq!(device.resident_bytes(), BLOCK_BYTES);
+}
+
+#[test]
+fn preferring_the_device_ends_its_mappings_of_the_host() {
+    let device = device(16);
+    let base = on_host(&device, 1);
+    prefer(&device, base, 1, Location::Host);
+    launch(&device, &MIX, base, BLOCK_BYTES, 1);
+    prefer(&device, base, 1, Location::Device);
+    launch(&device, &MIX, base, BLOCK_BYTES, 1);
+    assert_eq!(counted(&device).remote_bytes, BLOCK_BYTES);
+    assert_eq!(device.resident_bytes(), BLOCK_BYTES);
+}
+
+#[test]
+fn copies_and_memsets_leave_what_prefers_the_host_there() {
+    let device = device(16);
+    let address = device
+        .alloc_managed(2 * BLOCK_BYTES)
+        .expect("managed memory");
+    prefer(&device, address, 2, Location::Host);
+    device
+        .memset(address, Fill::Bytes(7), BLOCK_BYTES)
+        .expect("memset");
+    let source = [9u8; 1000];
+    let from = Place::Host(source.as_ptr() as u64);
+    let to = Place::Device(address + BLOCK_BYTES - 500);
+    // SAFETY: the source has 1000 bytes.
+    unsafe { device.copy(to, from, 1000) }.expect("copy");
+    let after = counted(&device);
+    assert_eq!((device.resident_bytes(), after.bytes_in()), (0, 0));
+    assert_eq!(after.remote_bytes, BLOCK_BYTES + 1000);
+    // SAFETY: allocated above, no kernel runs.
+    let seen =
+        unsafe { std::slice::from_raw_parts(address as *const u8, 2 * BLOCK_BYTES as usize) };
+    let edge = BLOCK_BYTES as usize;
+    assert_eq!(seen[..edge - 500].iter().max(), Some(&7));
+    assert_eq!(seen[edge - 500..edge + 500], source);
+    assert_eq!(seen[edge + 500..].iter().max(), Some(&0));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | C | the CPU's view, the pointers that the program has | wait for the host service |
 //! | V | the kernels' view, V = C + delta | SIGBUS in the kernel's thread |
-//! | H | a block's host frame, while C does not map it | never touched when missing |
+//! | H | a block's host frame, while no view maps it | never touched when missing |
 //! | P | the device's frames, while V does not map them | never touched when missing |
 //!
 //! A page is in exactly one of them, and moves by `UFFDIO_MOVE`, which unmaps and maps
@@ -228,6 +228,18 @@ impl Areas {
     pub fn unmap_view(&self, address: u64, frame: u64, bytes: u64) {
         self.cpu_faults
             .move_pages(frame, self.to_view(address), bytes, false);
+    }
+
+    /// C or H, where `from` is, to V: kernels see the host's page.
+    pub fn lend(&self, address: u64, from: u64, bytes: u64) {
+        self.view_faults
+            .move_pages(self.to_view(address), from, bytes, false);
+    }
+
+    /// V to C or H: kernels fault from here on; who waits for it in C goes on.
+    pub fn take_back(&self, address: u64, to: u64, bytes: u64) {
+        self.cpu_faults
+            .move_pages(to, self.to_view(address), bytes, true);
     }
 
     /// Gives the host memory of a managed range back, wherever it is mapped.

@@ -15,15 +15,19 @@ pub struct BlockState {
     pub valid: Mask,
     /// Content is on the host.
     pub host: Mask,
-    /// The host frame's page is in C (the CPU sees it); within `host`.
+    /// The CPU sees it: the host frame's page is in C unless lent; within `host`.
     pub mapped: Mask,
     /// Content is on the device, its page is in V.
     pub device: Mask,
+    /// Kernels may access the content where it is, over the link; within `host`.
+    pub remote: Mask,
+    /// The running kernel has the host frame's page in V; within `remote`.
+    pub lent: Mask,
     /// Content was given up: undefined until written.
     pub discarded: Mask,
     /// Host frame's pages that have held something.
     pub host_dirty: Mask,
-    /// There is a host frame; its pages are in C where `mapped`, else in H.
+    /// There is a host frame; its pages are in V where `lent`, in C where `mapped`, else in H.
     pub host_frame: bool,
     /// Device frame; its pages are in V where `device`, else in P.
     pub chunk: Option<ChunkId>,

@@ -30,6 +30,11 @@ pub fn span(first: u32, count: u32) -> Mask {
 /// `valid` are the granules that the allocation covers, `resident` those already at the
 /// destination.
 pub fn grow(valid: Mask, resident: Mask, faulted: Mask) -> Mask {
+    reach(valid, resident, faulted) & !resident
+}
+
+/// The subtrees that faults reach, with what of them is at the destination already.
+pub fn reach(valid: Mask, resident: Mask, faulted: Mask) -> Mask {
     let counted = (resident | faulted) & valid;
     let mut grown = faulted & valid;
     for granule in (0..GRANULES).filter(|g| faulted & valid & (1 << g) != 0) {
@@ -41,7 +46,7 @@ pub fn grow(valid: Mask, resident: Mask, faulted: Mask) -> Mask {
             }
         }
     }
-    grown & !resident
+    grown
 }
 
 /// The contiguous runs of a set: first granule and number.

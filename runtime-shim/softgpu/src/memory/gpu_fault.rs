@@ -8,6 +8,7 @@
 use super::density::{GRANULE_BYTES, Mask, grow};
 use super::link::{now_ns, sleep_until_ns};
 use super::migrate::{In, Patience};
+use super::remote::stays_on_host;
 use super::{BLOCK_BYTES, Location, Memory, lock};
 use crate::probes;
 
@@ -42,9 +43,9 @@ impl Memory {
     pub fn serve_batch(&self, faults: &mut [GpuFault], mut outcome: impl FnMut(GpuFault, Served)) {
         const PAGE: u64 = 4096;
         let began = now_ns();
-        let number = self.next_batch();
+        let mut number = None;
         faults.sort_unstable_by_key(|fault| fault.address);
-        let (mut pages, mut pins) = (0, 0);
+        let (mut pages, mut pins, mut remote) = (0, 0, 0);
         // What the last batch took longer than its transfers and its fixed cost, because this
         // machine wakes threads late, is taken off this one: the mean is the model's.
         let mut debt = lock(&self.batch_debt_ns);
@@ -62,14 +63,39 @@ impl Memory {
                 Patience::GiveUp
             };
             let base = self.block_address(block);
-            let merged = group
-                .chunk_by(|a, b| a.address / PAGE == b.address / PAGE)
-                .count() as u64;
             let granule = |address: u64| 1 << ((address - base) / GRANULE_BYTES);
             let faulted = group
                 .iter()
                 .fold(0, |mask, fault| mask | granule(fault.address));
-            probes::oversub_softgpu_fault(group[0].address & !(PAGE - 1), merged, 0, number);
+            let mut state = self.blocks.lock(block);
+            // What is mapped already, although we see the access, is no fault.
+            let faulting = || {
+                let mapped = state.remote;
+                group
+                    .iter()
+                    .filter(move |fault| granule(fault.address) & mapped == 0)
+            };
+            let mut merged = 0;
+            if let Some(first) = faulting().next() {
+                let number = *number.get_or_insert_with(|| self.next_batch());
+                let page = |fault: &GpuFault| fault.address / PAGE;
+                let mut last = None;
+                merged = faulting()
+                    .filter(|fault| last.replace(page(fault)) != Some(page(fault)))
+                    .count() as u64;
+                probes::oversub_softgpu_fault(first.address & !(PAGE - 1), merged, 0, number);
+            }
+            if state.valid != 0 && stays_on_host(&state, faulted) == faulted & state.valid {
+                let away = faulted & state.valid;
+                remote += self.serve_remote(block, &mut state, away);
+                pages += merged;
+                for fault in group {
+                    let valid = state.valid & granule(fault.address) != 0;
+                    outcome(*fault, if valid { Served::Yes } else { Served::Illegal });
+                }
+                continue;
+            }
+            drop(state);
             let Some(mut state) = self.lock_with_chunk(block, patience, &mut transfer) else {
                 let dead = self.blocks.lock(block).valid == 0;
                 let fate = if dead { Served::Illegal } else { Served::Later };
@@ -77,7 +103,9 @@ impl Memory {
                 continue;
             };
             pages += merged;
-            let want = device_hint(&state, faulted);
+            let away = stays_on_host(&state, faulted);
+            let want = device_hint(&state, faulted, away);
+            remote += self.serve_remote(block, &mut state, away);
             self.bring_in(block, &mut state, want, In::Fault(faulted), &mut transfer);
             self.settle(&state, true);
             pins += 1;
@@ -87,25 +115,32 @@ impl Memory {
             }
         }
         lock(&self.pool).unpin_all();
-        self.counters.faults.add(pages);
-        self.counters.batches.add(1);
-        let due = transfer.end_ns() + self.config.fault.as_nanos() as f64;
+        self.note_remote(remote, began);
+        transfer.pass(remote);
+        let service = number.map_or(0.0, |_| self.config.fault.as_nanos() as f64);
+        let due = transfer.end_ns() + service;
         sleep_until_ns(due);
         let over = now_ns();
         *debt = (over - due).clamp(0.0, MOST_DEBT_NS);
         drop(debt);
-        probes::oversub_softgpu_batch(number, pages, (over - began) as u64);
+        if let Some(number) = number {
+            self.counters.faults.add(pages);
+            self.counters.batches.add(1);
+            probes::oversub_softgpu_batch(number, pages, (over - began) as u64);
+        }
     }
 }
 
 /// What a kernel's fault brings in (`uvm_perf_prefetch_get_hint_va_block`,
 /// uvm_perf_prefetch.c:447 in 570): on first touch of a block that prefers the device the
-/// whole of it; where the host is preferred only what faulted
-/// (`should_apply_prefetch_logic`, uvm_perf_prefetch.c:340 in 590); else by density.
-fn device_hint(state: &super::block::BlockState, faulted: Mask) -> Mask {
+/// whole of it; nothing where the host is preferred; only what faulted where a part stays
+/// `away`, as the prefetcher looks at faults with one destination alone
+/// (uvm_va_block.c:11889 in 580); else by density.
+fn device_hint(state: &super::block::BlockState, faulted: Mask, away: Mask) -> Mask {
     match state.preferred {
         Some(Location::Device) if state.device | state.host == 0 => state.valid,
-        Some(Location::Host) => faulted,
+        Some(Location::Host) => 0,
+        _ if away != 0 => faulted & !away,
         _ => grow(state.valid, state.device, faulted),
     }
 }

@@ -63,7 +63,8 @@ impl Memory {
             return;
         }
         if state.mapped & faulted != 0 {
-            // Another fault of the same pages was served first.
+            // Another fault of the same pages was served first, or a kernel was lent them.
+            self.take_back(block, &mut state, faulted);
             drop(state);
             uffd.wake(page, 4096);
             return;

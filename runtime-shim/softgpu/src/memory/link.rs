@@ -103,6 +103,16 @@ impl Transfer<'_> {
         }
     }
 
+    /// Puts bytes into the line without waiting for any: posted writes.
+    pub fn post(&mut self, bytes: u64) {
+        let mut left = bytes as usize;
+        while left > 0 {
+            let step = left.min(self.link.quantum);
+            self.reserve(step);
+            left -= step;
+        }
+    }
+
     fn reserve(&mut self, bytes: usize) {
         let mut busy = lock(&self.link.busy_until_ns);
         let start = busy.max(self.end_ns).max(now_ns() - LATE_NS);

@@ -179,11 +179,13 @@ impl Memory {
         let base = self.block_address(block);
         let frame = self.areas.frame(chunk);
 
+        self.take_back(block, state, need);
         for (first, count) in runs(need & state.mapped) {
             let (offset, bytes) = extent(first, count);
             self.areas.unmap_cpu(base + offset, bytes);
         }
         state.mapped &= !need;
+        state.remote &= !need;
         state.host &= !need;
 
         let blank = fresh & !overwritten;
@@ -287,6 +289,11 @@ impl Memory {
         state.device &= !moved;
         state.host |= moved;
         state.host_dirty |= moved;
+        if state.accessed_by_device {
+            // Mapped again where it is now (`uvm_va_block_add_mappings_after_migration`,
+            // uvm_va_block.c:11211 in 580; by a work item after an eviction, :13227).
+            state.remote |= moved;
+        }
         self.blocks.sub_resident(moved);
         let (counter, number) = match cause {
             Out::Eviction => (&self.counters.bytes_out_eviction, probes::CAUSE_EVICTION),
@@ -315,10 +322,25 @@ impl Memory {
         }
         let base = self.block_address(block);
         self.bring_out(block, state, need, cause, transfer);
+        self.populate_host(base, state, need & !state.host, 0);
+        self.take_back(block, state, need);
+        for (first, count) in runs(need) {
+            let (offset, bytes) = extent(first, count);
+            self.areas.map_cpu(base + offset, bytes);
+        }
+        state.mapped |= need;
+        state.host_dirty |= need;
+        if state.accessed_by_device {
+            state.remote |= need;
+        }
+    }
+
+    /// Gives granules that are nowhere their place in the host frame: zeros, unless they
+    /// are wholly `overwritten` next.
+    pub fn populate_host(&self, base: u64, state: &mut BlockState, blank: Mask, overwritten: Mask) {
         self.ensure_host(base, state);
-        let blank = need & !state.host;
-        let scrambled = blank & state.discarded;
-        let zeroed = blank & !scrambled & state.host_dirty;
+        let scrambled = blank & state.discarded & !overwritten;
+        let zeroed = blank & !scrambled & !overwritten & state.host_dirty;
         for (mask, byte) in [(scrambled, SCRAMBLE), (zeroed, 0)] {
             for (first, count) in runs(mask) {
                 let (offset, bytes) = extent(first, count);
@@ -327,14 +349,9 @@ impl Memory {
                 unsafe { std::ptr::write_bytes(at, byte, bytes as usize) };
             }
         }
-        for (first, count) in runs(need) {
-            let (offset, bytes) = extent(first, count);
-            self.areas.map_cpu(base + offset, bytes);
-        }
-        state.host |= need;
-        state.mapped |= need;
-        state.host_dirty |= need;
-        state.discarded &= !need;
+        state.host |= blank;
+        state.host_dirty |= blank;
+        state.discarded &= !blank;
     }
 
     fn ensure_host(&self, base: u64, state: &mut BlockState) {
@@ -348,6 +365,7 @@ impl Memory {
     pub fn drop_content(&self, block: u32, state: &mut BlockState, mask: Mask) {
         let mask = mask & state.valid;
         let base = self.block_address(block);
+        self.take_back(block, state, mask);
         for (first, count) in runs(mask & state.mapped) {
             let (offset, bytes) = extent(first, count);
             self.areas.unmap_cpu(base + offset, bytes);
@@ -363,6 +381,7 @@ impl Memory {
         // Only what had content can be discarded: the rest stays never touched.
         state.discarded |= mask & (state.device | state.host);
         state.mapped &= !mask;
+        state.remote &= !mask;
         state.host &= !mask;
         state.device &= !mask;
     }
@@ -382,7 +401,7 @@ impl Memory {
 }
 
 /// Offset and length of a run of granules, bytes.
-fn extent(first: u32, count: u32) -> (u64, u64) {
+pub fn extent(first: u32, count: u32) -> (u64, u64) {
     (
         u64::from(first) * GRANULE_BYTES,
         u64::from(count) * GRANULE_BYTES,

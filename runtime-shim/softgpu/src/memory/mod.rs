@@ -14,6 +14,7 @@ pub(crate) mod link;
 mod migrate;
 mod pool;
 mod ranges;
+mod remote;
 mod transfer;
 pub(crate) mod uffd;
 
@@ -28,6 +29,7 @@ use self::areas::Areas;
 use self::block::Blocks;
 use self::link::Link;
 use self::pool::Pool;
+use self::remote::Lent;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::kernels::{Kernel, Shape};
@@ -175,6 +177,7 @@ pub(crate) struct Memory {
     book: Mutex<Book>,
     link_in: Link,
     link_out: Link,
+    lent: Mutex<Lent>,
     batch_id: AtomicU64,
     /// How much longer than modelled the last batch of faults took, nanoseconds.
     batch_debt_ns: Mutex<f64>,
@@ -194,6 +197,7 @@ impl Memory {
             book: Mutex::new(book),
             link_in: Link::new(config.link_in_bytes_per_s),
             link_out: Link::new(config.link_out_bytes_per_s),
+            lent: Mutex::default(),
             batch_id: AtomicU64::new(0),
             batch_debt_ns: Mutex::new(0.0),
             areas,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::density::{GRANULE_BYTES, Mask, span};
+use super::density::{GRANULE_BYTES, Mask, runs, span};
 use super::migrate::{In, Out, Patience};
 use super::{
     Advice, Allocation, BLOCK_BYTES, Kind, Location, Memory, MemoryError, RangeState, lock,
@@ -21,6 +21,21 @@ pub struct Part {
     pub touched: Mask,
     /// Granules that it covers wholly, as far as the allocation goes.
     pub whole: Mask,
+}
+
+impl Part {
+    /// Bytes of the part that lie in granules of `mask`.
+    pub fn bytes_of(&self, mask: Mask) -> u64 {
+        let base = self.address & !(BLOCK_BYTES - 1);
+        let end = self.address + self.bytes;
+        runs(mask)
+            .map(|(first, count)| {
+                let from = base + u64::from(first) * GRANULE_BYTES;
+                let to = from + u64::from(count) * GRANULE_BYTES;
+                to.min(end).saturating_sub(from.max(self.address))
+            })
+            .sum()
+    }
 }
 
 impl Memory {
@@ -170,8 +185,23 @@ impl Memory {
         for part in self.managed_parts(address, bytes)? {
             let mut state = self.blocks.lock(part.block);
             match advice {
-                Advice::Preferred(location) => state.preferred = location,
-                Advice::AccessedByDevice(on) => state.accessed_by_device = on,
+                Advice::Preferred(location) => {
+                    state.preferred = location;
+                    if location == Some(Location::Device) {
+                        // Its own remote mappings go, so that faults bring the pages
+                        // (uvm_policy.c:175 in 580).
+                        self.take_back(part.block, &mut state, Mask::MAX);
+                        state.remote = 0;
+                    }
+                }
+                Advice::AccessedByDevice(on) => {
+                    state.accessed_by_device = on;
+                    if on {
+                        // At once, wherever it is (uvm_va_block.c:11478 in 580). What was
+                        // mapped stays so when the advice is taken back.
+                        state.remote |= state.host;
+                    }
+                }
                 Advice::ReadMostly(_) => {}
             }
         }

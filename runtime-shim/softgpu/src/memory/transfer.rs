@@ -7,6 +7,7 @@
 use super::density::{GRANULE_BYTES, runs};
 use super::migrate::{In, Patience};
 use super::ranges::Part;
+use super::remote::stays_on_host;
 use super::{Allocation, BLOCK_BYTES, Fill, Kind, Location, Memory, MemoryError, Place};
 
 /// Bytes that pass through the bounce buffer at once.
@@ -74,7 +75,9 @@ impl Memory {
                 // SAFETY: as above.
                 let from_device = unsafe { self.read_end(from, buffer) };
                 // SAFETY: as above.
-                unsafe { self.write_end(to, buffer) };
+                let away = unsafe { self.write_end(to, buffer) };
+                transfer_out.pass(away);
+                self.counters.remote_bytes.add(away);
                 let to_side = to.side().unwrap_or(Location::Device);
                 if to_side == Location::Device {
                     transfer_in.pass(step - from_device);
@@ -144,8 +147,12 @@ impl Memory {
         let mut on_device = 0;
         let sources = [
             (state.device, self.areas.to_view(base)),
-            (state.mapped, base),
-            (state.host & !state.mapped, self.areas.to_host(base)),
+            (state.lent, self.areas.to_view(base)),
+            (state.mapped & !state.lent, base),
+            (
+                state.host & !state.mapped & !state.lent,
+                self.areas.to_host(base),
+            ),
         ];
         // What is nowhere reads as zeros.
         buffer.fill(0);
@@ -164,17 +171,19 @@ impl Memory {
         on_device
     }
 
-    /// Writes a step out of the buffer.
+    /// Writes a step out of the buffer; answers how many bytes of managed memory it wrote
+    /// on the host.
     ///
     /// # Safety
     /// A pointer must be valid for the buffer's length.
-    unsafe fn write_end(&self, to: End, buffer: &[u8]) {
+    unsafe fn write_end(&self, to: End, buffer: &[u8]) -> u64 {
         match to {
             End::Pointer(pointer, _) => {
                 // SAFETY: by the caller.
                 unsafe {
                     std::ptr::copy_nonoverlapping(buffer.as_ptr(), pointer as *mut u8, buffer.len())
                 };
+                0
             }
             End::Managed(at, allocation) => {
                 self.write_managed(at, allocation, buffer.len() as u64, |view, _| {
@@ -186,31 +195,53 @@ impl Memory {
                             buffer.len(),
                         )
                     };
-                });
+                })
             }
         }
     }
 
-    /// Brings a managed range to the device for writing and calls `write` with each part's
-    /// address in the kernels' view and length, while it is sure to be there.
+    /// Brings a managed range to the device for writing, as far as advice does not keep it
+    /// on the host, and calls `write` with each part's address in the kernels' view and
+    /// length, while it is sure to be there. Answers the bytes that were written on the
+    /// host: a copy engine's fault goes where a kernel's would (uvm_va_block.c:11612 in
+    /// 580 serves both).
     fn write_managed(
         &self,
         at: u64,
         allocation: Allocation,
         bytes: u64,
         mut write: impl FnMut(u64, u64),
-    ) {
+    ) -> u64 {
         let mut transfer = self.link_in.begin();
+        let mut away_bytes = 0;
         for part in self.parts(at..at + bytes, allocation) {
-            let Some(mut state) = self.lock_with_chunk(part.block, Patience::Wait, &mut transfer)
-            else {
-                continue;
-            };
+            let mut state = self.blocks.lock(part.block);
+            if stays_on_host(&state, part.touched) != part.touched {
+                drop(state);
+                let with_chunk = self.lock_with_chunk(part.block, Patience::Wait, &mut transfer);
+                let Some(locked) = with_chunk else { continue };
+                state = locked;
+            }
+            let away = stays_on_host(&state, part.touched);
             let cause = In::Write(part.whole);
-            self.bring_in(part.block, &mut state, part.touched, cause, &mut transfer);
+            self.bring_in(
+                part.block,
+                &mut state,
+                part.touched & !away,
+                cause,
+                &mut transfer,
+            );
+            self.map_remote(part.block, &mut state, away, part.whole);
+            let lent = away & !state.lent;
+            self.lend(part.block, &mut state, lent);
             write(self.areas.to_view(part.address), part.bytes);
-            self.settle(&state, false);
+            self.take_back(part.block, &mut state, lent);
+            if away != part.touched {
+                self.settle(&state, false);
+            }
+            away_bytes += part.bytes_of(away);
         }
+        away_bytes
     }
 
     /// See [`super::Device::memset`].
@@ -242,7 +273,13 @@ impl Memory {
         };
         match allocation.kind {
             Kind::Device => write(self.areas.to_view(address), bytes),
-            Kind::Managed => self.write_managed(address, allocation, bytes, write),
+            Kind::Managed => {
+                let away = self.write_managed(address, allocation, bytes, write);
+                let mut transfer = self.link_out.begin_queued();
+                transfer.pass(away);
+                transfer.wait();
+                self.counters.remote_bytes.add(away);
+            }
         }
         self.counters.copies.add(1);
         Ok(())

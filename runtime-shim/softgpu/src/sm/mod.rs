@@ -124,6 +124,7 @@ impl Processors {
             shared.withdraw();
         }
         shared.turn.wait_alone();
+        shared.memory.end_remote();
         let stalled = (counters.stall_ns.get() - stalled_before) as f64;
         let scale = shared.memory.config.compute_scale;
         let computed = shared.busiest_cpu_ns.load(Ordering::Relaxed) as f64;
