@@ -2,17 +2,22 @@
 
 mod allocations;
 mod always_max;
+mod autoswap;
+mod capuchin;
 #[cfg(test)]
 mod checks;
 mod deepum;
 mod driver;
+mod flashneuron;
 mod foresight;
 mod ocdnn;
 mod ondemand;
 mod prefetch_at_alloc;
 mod recency;
+mod plan;
 #[cfg(test)]
 mod samples;
+mod sentinel;
 mod sequential;
 mod steering;
 mod stride;
@@ -57,6 +62,10 @@ pub const POLICIES: &[Entry] = &[
     always_max::ENTRY,
     vdnn::ENTRY,
     ocdnn::ENTRY,
+    autoswap::ENTRY,
+    capuchin::ENTRY,
+    flashneuron::ENTRY,
+    sentinel::ENTRY,
     deepum::ENTRY,
     foresight::ENTRY,
 ];

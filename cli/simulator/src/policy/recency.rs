@@ -4,7 +4,8 @@ use crate::trace::Block;
 
 const NONE: u32 = u32::MAX;
 
-/// A list of blocks, least recently used first. All steps take constant time.
+/// A list of blocks, least recently used first. Steps take constant time but the question
+/// for the oldest, which passes over what is not good.
 #[derive(Clone, Debug)]
 pub(super) struct Recency {
     head: u32,
@@ -90,12 +91,24 @@ impl Recency {
     }
 
     /// The least recently used block that is not the running launch's and that is `good`.
-    pub fn oldest(&self, good: impl Fn(Block) -> bool) -> Option<Block> {
+    /// Those that are `gone` are taken off the list on the way.
+    pub fn oldest(
+        &mut self,
+        good: impl Fn(Block) -> bool,
+        gone: impl Fn(Block) -> bool,
+    ) -> Option<Block> {
         let mut at = self.head;
         while at != NONE {
-            let link = &self.links[at as usize];
-            if link.round != self.round && good(Block(at)) {
+            let link = self.links[at as usize];
+            if link.round == self.round {
+                // Only blocks as recent as this one follow.
+                return None;
+            }
+            if good(Block(at)) {
                 return Some(Block(at));
+            }
+            if gone(Block(at)) {
+                self.remove(Block(at));
             }
             at = link.next;
         }
@@ -107,6 +120,10 @@ impl Recency {
 mod tests {
     use super::*;
 
+    fn oldest(recency: &mut Recency) -> Option<Block> {
+        recency.oldest(|_| true, |_| false)
+    }
+
     #[test]
     fn the_oldest_is_the_one_used_longest_ago() {
         let mut recency = Recency::new(4);
@@ -114,11 +131,14 @@ mod tests {
             recency.begin();
             recency.touch(Block(block));
         }
-        assert_eq!(recency.oldest(|_| true), Some(Block(2)));
+        assert_eq!(oldest(&mut recency), Some(Block(2)));
         recency.begin();
         recency.touch(Block(2));
-        assert_eq!(recency.oldest(|_| true), Some(Block(0)));
-        assert_eq!(recency.oldest(|block| block != Block(0)), Some(Block(1)));
+        assert_eq!(oldest(&mut recency), Some(Block(0)));
+        let other = recency.oldest(|block| block != Block(0), |_| false);
+        assert_eq!(other, Some(Block(1)));
+        recency.oldest(|block| block != Block(0), |_| true);
+        assert_eq!(oldest(&mut recency), Some(Block(1)));
     }
 
     #[test]
@@ -126,9 +146,9 @@ mod tests {
         let mut recency = Recency::new(2);
         recency.begin();
         recency.touch(Block(0));
-        assert_eq!(recency.oldest(|_| true), None);
+        assert_eq!(oldest(&mut recency), None);
         recency.begin();
-        assert_eq!(recency.oldest(|_| true), Some(Block(0)));
+        assert_eq!(oldest(&mut recency), Some(Block(0)));
     }
 
     #[test]
@@ -141,10 +161,10 @@ mod tests {
         recency.begin();
         recency.remove(Block(0));
         recency.remove(Block(0));
-        assert_eq!(recency.oldest(|_| true), Some(Block(1)));
+        assert_eq!(oldest(&mut recency), Some(Block(1)));
         recency.insert(Block(0));
         recency.remove(Block(1));
         recency.remove(Block(2));
-        assert_eq!(recency.oldest(|_| true), Some(Block(0)));
+        assert_eq!(oldest(&mut recency), Some(Block(0)));
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Training {
     pub activation: u64,
     /// Time of each launch, microseconds.
     pub launch_us: u64,
+    /// No iteration launches the same kernels as another.
+    pub varies: bool,
 }
 
 impl Training {
@@ -30,6 +32,7 @@ impl Training {
         weights: 1,
         activation: 4,
         launch_us: 2_000,
+        varies: false,
     };
 
     /// Launches of one iteration: forward, loss, backward.
@@ -80,12 +83,13 @@ impl Training {
         }
         for iteration in 0..self.iterations {
             builder.iteration(iteration).unwrap();
-            self.iteration(&mut builder);
+            self.iteration(&mut builder, iteration);
         }
         builder.finish()
     }
 
-    fn iteration(&self, builder: &mut ProgramBuilder) {
+    fn iteration(&self, builder: &mut ProgramBuilder, number: u64) {
+        let kind = if self.varies { number } else { 0 };
         let time = Nanos::from_micros(self.launch_us);
         for layer in 0..self.layers {
             hand_out(builder, self.activation(layer));
@@ -94,7 +98,13 @@ impl Training {
                 reads.push(self.activation(layer - 1));
             }
             let writes = [self.activation(layer)];
-            launch(builder, &format!("forward{layer}"), time, &reads, &writes);
+            launch(
+                builder,
+                &format!("forward{layer}_{kind}"),
+                time,
+                &reads,
+                &writes,
+            );
         }
         hand_out(builder, self.gradient(self.layers));
         let last = self.activation(self.layers - 1);
@@ -112,7 +122,13 @@ impl Training {
             }
             hand_out(builder, self.gradient(layer));
             let writes = [self.gradient(layer), self.weights(layer)];
-            launch(builder, &format!("backward{layer}"), time, &reads, &writes);
+            launch(
+                builder,
+                &format!("backward{layer}_{kind}"),
+                time,
+                &reads,
+                &writes,
+            );
             builder.unuse(self.gradient(layer + 1).address).unwrap();
             builder.unuse(self.activation(layer).address).unwrap();
         }

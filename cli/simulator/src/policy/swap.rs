@@ -11,13 +11,15 @@
 //!   driver does, least recently used block first (the systems' own way when memory runs
 //!   out: Capuchin section 4.1's passive mode). A launch larger than the device is left to
 //!   faults;
-//! - new tensors get pages [`AHEAD`] launches early, as the host runs ahead of the device;
+//! - new tensors get pages [`AHEAD`] of their first launch, as the host runs ahead of the
+//!   device;
 //! - dead content stays mapped for the allocator to hand out again, and is dropped only when
 //!   frames are short, so that a program that fits never faults twice;
 //! - a block shared by tensors leaves with the last of them; one that holds parts too small
 //!   to be listed never leaves by plan;
-//! - planned swap-ins go in the order in which they were asked for, [`WINDOW`] bytes at a
-//!   time, so that an operand that is missing waits for no more than that.
+//! - planned swaps go in the order in which they were asked for, [`WINDOW`] bytes at a time,
+//!   so that an operand that is missing waits for no more than that, and a swap-out that
+//!   has not begun when its tensor is wanted again is not made.
 
 use std::collections::VecDeque;
 
@@ -25,15 +27,16 @@ use crate::class::{Desk, DriverNotice, Evictor, Future, FutureNotice, FuturePoli
 use crate::machine::Machine;
 use crate::model::{Place, Room};
 use crate::trace::{Block, Launch, Piece};
-use crate::units::{BLOCK_BYTES, Leaves};
+use crate::units::{BLOCK_BYTES, Leaves, Nanos};
 
 use super::recency::Recency;
 use super::tensors::{TensorId, Tensors};
 
-/// Launches by which the memory of a new tensor is there early.
-const AHEAD: u32 = 2;
-/// Bytes of planned swap-ins that may be ordered and not there yet: 16 blocks.
-const WINDOW: u64 = 16 * BLOCK_BYTES;
+/// By how much the memory of a new tensor is there early, in undisturbed time: more than
+/// the copies in the window take on PCIe 3, which it waits behind.
+const AHEAD: Nanos = Nanos::from_micros(2_000);
+/// Bytes of swaps in one direction that may be ordered and not be over: 4 blocks.
+const WINDOW: u64 = 4 * BLOCK_BYTES;
 /// Frames that planned swap-ins leave for new tensors.
 const SPARE: u32 = 16;
 
@@ -42,12 +45,13 @@ pub(super) fn fits(machine: &Machine, tensors: &Tensors<'_>) -> bool {
     tensors.peak() <= budget(machine)
 }
 
-/// Bytes that a plan may fill: the device without the frames kept for new tensors.
+/// Bytes that a plan may fill: the device without the frames kept for new tensors, those
+/// that swaps under way hold, and one in fifty for blocks whose tensors do not move together.
 pub(super) fn budget(machine: &Machine) -> u64 {
     let frames = machine.memory_bytes / BLOCK_BYTES;
-    // A device so small that the spare frames would matter keeps an eighth.
-    let spare = u64::from(SPARE).min(frames / 8);
-    (frames - spare) * BLOCK_BYTES
+    let kept = u64::from(SPARE) + 2 * WINDOW / BLOCK_BYTES + frames / 50;
+    // A device so small that this would matter keeps an eighth.
+    (frames - kept.min(frames / 8)) * BLOCK_BYTES
 }
 
 /// The hands of a system that moves tensors.
@@ -61,6 +65,8 @@ pub(super) struct Swapper<'p> {
     dead: Vec<Leaves>,
     /// Blocks in which nothing may be alive any more.
     drained: VecDeque<Block>,
+    /// Blocks of swap-outs that have not been ordered.
+    leaving: VecDeque<Block>,
     /// Blocks of planned swap-ins that have not been ordered.
     wanted: VecDeque<Block>,
     recency: Recency,
@@ -83,6 +89,7 @@ impl<'p> Swapper<'p> {
             away: vec![false; tensors.len()],
             dead: vec![Leaves::NONE; blocks],
             drained: VecDeque::new(),
+            leaving: VecDeque::new(),
             wanted: VecDeque::new(),
             recency: Recency::new(blocks),
             by_death,
@@ -93,11 +100,6 @@ impl<'p> Swapper<'p> {
             fresh: Vec::new(),
             tensors,
         }
-    }
-
-    /// Whether a tensor is swapped out.
-    pub fn is_away(&self, tensor: TensorId) -> bool {
-        self.away[tensor.index()]
     }
 
     /// Whether all of a tensor is on the device.
@@ -115,24 +117,14 @@ impl<'p> Swapper<'p> {
             return;
         }
         self.away[tensor.index()] = true;
-        self.batch.clear();
-        self.fresh.clear();
         for piece in self.tensors.pieces(tensor) {
             let block = piece.block;
             self.holders[block.index()] -= 1;
             if self.holders[block.index()] == 0 && !self.tensors.is_mixed(block) {
-                self.batch.push(block);
-                let leaves = self.dead[block.index()];
-                if !leaves.is_empty() {
-                    self.fresh.push(Piece { block, leaves });
-                    self.dead[block.index()] = Leaves::NONE;
-                }
+                self.leaving.push_back(block);
             }
         }
-        desk.discard(&self.fresh);
-        if !self.batch.is_empty() {
-            desk.evict(&self.batch);
-        }
+        self.pump_out(desk);
     }
 
     /// Asks for a tensor that was swapped out.
@@ -171,6 +163,7 @@ impl<'p> Swapper<'p> {
                 if by == Evictor::Policy && self.holders[block.index()] > 0 {
                     self.wanted.push_front(block);
                 }
+                self.pump_out(desk);
                 self.pump(desk);
             }
             _ => {}
@@ -178,9 +171,11 @@ impl<'p> Swapper<'p> {
     }
 
     /// The least recently used block that is not an operand of the launch that runs.
-    pub fn victim(&self, desk: &Desk<'_>) -> Option<Block> {
-        self.recency
-            .oldest(|block| desk.place(block) == Place::Device)
+    pub fn victim(&mut self, desk: &Desk<'_>) -> Option<Block> {
+        self.recency.oldest(
+            |block| desk.place(block) == Place::Device,
+            |block| matches!(desk.place(block), Place::Host | Place::Unpopulated),
+        )
     }
 
     /// Has its memory.
@@ -219,7 +214,8 @@ impl<'p> Swapper<'p> {
             self.back(tensor);
         }
         self.operands(launch, desk);
-        self.bear(Launch(launch.0.saturating_add(AHEAD)), desk);
+        let ahead = self.tensors.launch_at(self.tensors.start(launch) + AHEAD);
+        self.bear(ahead.max(Launch(launch.0 + 1)), desk);
         self.pump(desk);
     }
 
@@ -322,6 +318,31 @@ impl<'p> Swapper<'p> {
                 self.dead[block.index()] = Leaves::NONE;
                 desk.discard(&[Piece { block, leaves }]);
             }
+        }
+    }
+
+    /// Orders swap-outs as far as the window allows; none of what is wanted again.
+    fn pump_out(&mut self, desk: &mut Desk<'_>) {
+        self.batch.clear();
+        self.fresh.clear();
+        let mut queued = desk.queued_out();
+        while queued < WINDOW
+            && let Some(block) = self.leaving.pop_front()
+        {
+            let index = block.index();
+            if self.holders[index] > 0 || desk.place(block) != Place::Device {
+                continue;
+            }
+            queued += BLOCK_BYTES;
+            self.batch.push(block);
+            let leaves = std::mem::take(&mut self.dead[index]);
+            if !leaves.is_empty() {
+                self.fresh.push(Piece { block, leaves });
+            }
+        }
+        if !self.batch.is_empty() {
+            desk.discard(&self.fresh);
+            desk.evict(&self.batch);
         }
     }
 

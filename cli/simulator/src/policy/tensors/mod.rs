@@ -26,7 +26,7 @@ use crate::class::Future;
 use crate::trace::{Block, Launch, Piece, Program};
 use crate::units::{BLOCK_BYTES, LEAF_BYTES, Nanos, Region};
 
-pub(super) use iterations::Iteration;
+pub(super) use iterations::{Iteration, Role};
 
 /// Smallest tensor that is listed, bytes: two leaves, so that each has one to itself.
 pub(super) const MIN_BYTES: u64 = 2 * LEAF_BYTES;
@@ -62,11 +62,6 @@ impl Tensor {
     /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.region.bytes
-    }
-
-    /// It exists while `launch` runs.
-    pub fn lives_at(&self, launch: Launch) -> bool {
-        self.birth <= launch && launch < self.death
     }
 }
 
