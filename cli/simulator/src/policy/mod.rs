@@ -2,6 +2,7 @@
 
 mod allocations;
 mod always_max;
+mod belady;
 mod autoswap;
 mod capuchin;
 #[cfg(test)]
@@ -12,6 +13,8 @@ mod flashneuron;
 mod foresight;
 mod ocdnn;
 mod ondemand;
+mod opt;
+mod oracle;
 mod prefetch_at_alloc;
 mod recency;
 mod plan;
@@ -66,6 +69,8 @@ pub const POLICIES: &[Entry] = &[
     capuchin::ENTRY,
     flashneuron::ENTRY,
     sentinel::ENTRY,
+    belady::ENTRY,
+    opt::ENTRY,
     deepum::ENTRY,
     foresight::ENTRY,
 ];
