@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::plan::options::PlanOptions;
+use crate::simulate::options::SimulateOptions;
 use crate::size::{Rate, Size};
 
 /// Where the daemon listens unless told otherwise.
@@ -55,6 +57,26 @@ pub enum Command {
     ///
     /// Where no daemon answers at the socket, one is started that ends with the program.
     Run(RunOptions),
+    /// Simulate recorded programs with less device memory, under any policy
+    ///
+    /// Plays each TRACE through a model of nvidia-uvm, with every size of device memory and
+    /// under every policy asked for, and prints the time of an iteration, what moved, and
+    /// how far that is from a lower bound that no policy can beat. Figures are means over
+    /// steady iterations: from the third to the last but one. The same command prints the
+    /// same bytes, whatever the number of threads.
+    ///
+    ///   oversub simulate gpt2.trace.jsonl.zst --policy driver,foresight --ratio 1.1,1.5,2
+    ///
+    ///   oversub simulate traces/ --policy all --memory 24GiB --json > results/24g.json
+    #[command(verbatim_doc_comment)]
+    Simulate(Box<SimulateOptions>),
+    /// Tell what each size of device memory would cost a recorded program
+    ///
+    /// Simulates the trace with less and less device memory, by parts of its footprint and
+    /// by cards as they are sold, over several links, and tells the slowdown against
+    /// everything resident, and the least memory that stays within 5 % and within 20 % of
+    /// full speed.
+    Plan(PlanOptions),
     /// Make one HTML page from results of simulate, plan and demo
     ///
     /// Reads every .json file of a folder: what `oversub simulate --json`, `oversub plan
@@ -338,7 +360,9 @@ mod tests {
             .collect();
         assert_eq!(
             shown,
-            ["demo", "run", "report", "bench", "status", "doctor"]
+            [
+                "demo", "run", "simulate", "plan", "report", "bench", "status", "doctor"
+            ]
         );
     }
 }

@@ -26,6 +26,7 @@ mod size;
 mod softgpu;
 mod status;
 mod steer;
+mod table;
 mod usage;
 
 use std::process::ExitCode;
@@ -39,6 +40,8 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Demo(options) => demo::demo(&options),
         Command::Run(options) => run::run(&options),
+        Command::Simulate(options) => simulate::simulate(&options),
+        Command::Plan(options) => plan::plan(&options),
         Command::Report(options) => report::report(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Status(options) => status::status(&options),

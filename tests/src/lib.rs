@@ -7,6 +7,7 @@
 pub mod daemon;
 pub mod metrics;
 pub mod program;
+pub mod trace;
 pub mod workload;
 
 use std::io::Write;

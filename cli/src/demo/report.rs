@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::measure::{Mode, Prefetch, Sample};
 use crate::size::Size;
+use crate::table::aligned;
 
 /// The whole result; `--json` prints it as it is.
 #[derive(Debug, Serialize)]
@@ -179,38 +180,6 @@ fn shares(prefetch: &Prefetch) -> String {
         percent(prefetch.late_bytes),
         percent(prefetch.wasted_bytes)
     )
-}
-
-/// Columns as wide as their widest cell; the first to the left, the others to the right.
-fn aligned<const N: usize>(head: &[&str; N], rows: &[[String; N]]) -> String {
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].len())
-            .chain([head[column].len()])
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<_> = (0..N).map(width).collect();
-    let mut text = String::new();
-    let head = head.map(str::to_owned);
-    for row in std::iter::once(&head).chain(rows) {
-        let cells: Vec<_> = row
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, &width))| {
-                if column == 0 {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            })
-            .collect();
-        text.push_str("  ");
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ fn sections(inputs: &Inputs) -> Vec<Section> {
         add(
             "bound",
             "Time over bound, by trace",
-            "Each cell is one run: the time of a steady iteration over the lower bound of the same trace and memory size. Pale is close to the bound. Policies from best to worst.",
+            "Each cell is one run: the time of a steady iteration over the lower bound of the same trace and memory size. The further from the bound, the more a cell stands out from the page. Policies from best to worst.",
             heat::heat_map(&inputs.runs),
         );
     }
@@ -155,8 +155,10 @@ fn summary(inputs: &Inputs) -> String {
             distinct(|run| &run.policy)
         ));
     }
-    if !inputs.plans.is_empty() {
-        parts.push(format!("{} plans.", inputs.plans.len()));
+    match inputs.plans.len() {
+        0 => {}
+        1 => parts.push("One plan.".to_owned()),
+        plans => parts.push(format!("{plans} plans.")),
     }
     if !inputs.demos.is_empty() {
         parts.push("Measured workloads.".to_owned());

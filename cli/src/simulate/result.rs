@@ -39,11 +39,11 @@ pub struct RunResult {
 pub struct Prefetch {
     /// Ordered.
     pub issued: u64,
-    /// There before they were needed.
+    /// Of these, used before they were evicted.
     pub useful: u64,
-    /// Under way when they were needed.
+    /// Of the useful ones, still under way when they were needed.
     pub late: u64,
-    /// Evicted unused.
+    /// Evicted or lost unused.
     pub wasted: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct Prefetch {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Engine {
     /// Time for one event; measured, so only where it was asked for.
-    pub ns_per_event: Option<f64>,
+    pub ns_per_event: Option<u64>,
     /// Most bytes that its tables took.
     pub table_bytes: u64,
 }

@@ -1,0 +1,308 @@
+//! All runs that were asked for, in parallel: traces are read once each, shared by their
+//! runs, and let go when those are done. Results come in the order of the arguments,
+//! whatever the number of threads.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use oversub_sim::machine::Machine;
+use oversub_sim::policy::Entry;
+use oversub_sim::run::{self, Outcome};
+use oversub_sim::trace::{self, Program};
+use oversub_sim::units::{BLOCK_BYTES, Nanos};
+use rayon::iter::{IntoParallelIterator, ParallelBridge, ParallelIterator};
+
+use super::result::{Engine, Prefetch, RunResult};
+use crate::progress::Progress;
+use crate::size::Size;
+use crate::usage::{Usage, usage};
+
+/// How much device memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Memory {
+    /// The trace's footprint over this.
+    Ratio(f64),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl Memory {
+    /// Bytes for a trace.
+    pub fn bytes(self, program: &Program) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Ratio(ratio) => (program.footprint_bytes() as f64 / ratio) as u64,
+        }
+    }
+}
+
+/// What to run.
+pub struct Grid {
+    /// Files.
+    pub traces: Vec<PathBuf>,
+    /// Policies, each once.
+    pub policies: Vec<&'static Entry>,
+    /// Sizes of device memory.
+    pub memories: Vec<Memory>,
+    /// The machine, but for its memory.
+    pub machine: Machine,
+    /// How each is run.
+    pub options: run::Options,
+    /// Where the only run's timeline goes.
+    pub timeline: Option<PathBuf>,
+}
+
+/// The results of one trace.
+#[derive(Debug)]
+pub struct OfTrace {
+    /// The trace's footprint.
+    pub footprint_bytes: u64,
+    /// One for each size of memory.
+    pub sizes: Vec<OfSize>,
+}
+
+/// The results of one trace with one size of device memory.
+#[derive(Debug)]
+pub struct OfSize {
+    /// Device memory.
+    pub memory_bytes: u64,
+    /// The bound.
+    pub bound: Bound,
+    /// One for each policy.
+    pub runs: Vec<Result<RunResult>>,
+}
+
+/// A time that no policy can beat.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    /// Which bound it is.
+    pub name: &'static str,
+    /// No steady iteration is shorter in the mean.
+    pub time: Nanos,
+}
+
+impl Bound {
+    /// Compute alone: the sum of the launches' times with everything resident.
+    fn of(program: &Program) -> Self {
+        Self {
+            name: "lb0",
+            time: program.ideal_steady(),
+        }
+    }
+}
+
+/// Threads for runs: as asked for, or all processors.
+///
+/// # Errors
+/// Where they cannot be started.
+pub fn pool(threads: Option<NonZeroUsize>) -> Result<rayon::ThreadPool> {
+    let threads = threads
+        .or_else(|| std::thread::available_parallelism().ok())
+        .map_or(1, NonZeroUsize::get);
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .with_context(|| format!("cannot start {threads} threads (give a smaller --threads)"))
+}
+
+/// Reads a trace.
+///
+/// # Errors
+/// [`Usage`] with file, line and what is wrong.
+pub fn read(path: &Path) -> Result<Program> {
+    trace::read(path).map_err(|error| Usage(error.to_string()).into())
+}
+
+/// A machine with this much memory.
+///
+/// # Errors
+/// [`Usage`] where that is not even one block.
+pub fn machine_with(machine: &Machine, memory_bytes: u64, program: &Program) -> Result<Machine> {
+    if memory_bytes < BLOCK_BYTES {
+        return usage(format!(
+            "{}: device memory of {} is less than one block of 2 MiB (the footprint is {})",
+            program.name(),
+            Size(memory_bytes),
+            Size(program.footprint_bytes())
+        ));
+    }
+    Ok(Machine {
+        memory_bytes,
+        ..machine.clone()
+    })
+}
+
+/// One part of the work.
+enum Part {
+    Bound(Bound),
+    Run(Result<RunResult>),
+}
+
+impl Grid {
+    /// Runs all.
+    ///
+    /// # Errors
+    /// Where a trace cannot be read, or a result cannot be written. A single run that
+    /// fails is an error in its own place.
+    pub fn run(&self, pool: &rayon::ThreadPool) -> Result<Vec<OfTrace>> {
+        let each = self.memories.len() * (self.policies.len() + 1);
+        let progress = Mutex::new(Progress::new(self.traces.len() * each));
+        let failed = AtomicBool::new(false);
+        let mut results: Vec<(usize, Result<OfTrace>)> = pool.install(|| {
+            self.traces
+                .iter()
+                .enumerate()
+                .par_bridge()
+                .filter(|_| !failed.load(Ordering::Relaxed))
+                .map(|(index, path)| {
+                    let result = self.trace(path, &progress);
+                    failed.fetch_or(result.is_err(), Ordering::Relaxed);
+                    (index, result)
+                })
+                .collect()
+        });
+        if let Ok(progress) = progress.into_inner() {
+            progress.done();
+        }
+        results.sort_by_key(|(index, _)| *index);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    fn trace(&self, path: &Path, progress: &Mutex<Progress>) -> Result<OfTrace> {
+        let program = read(path)?;
+        let machines = self
+            .memories
+            .iter()
+            .map(|memory| machine_with(&self.machine, memory.bytes(&program), &program))
+            .collect::<Result<Vec<_>>>()?;
+        let each = self.policies.len() + 1;
+        let parts: Vec<Part> = (0..machines.len() * each)
+            .into_par_iter()
+            .map(|index| {
+                let machine = &machines[index / each];
+                match (index % each).checked_sub(1) {
+                    None => {
+                        step(progress, &program, machine, "lower bound");
+                        Part::Bound(Bound::of(&program))
+                    }
+                    Some(policy) => {
+                        let entry = self.policies[policy];
+                        step(progress, &program, machine, entry.name);
+                        Part::Run(self.one(&program, machine, entry))
+                    }
+                }
+            })
+            .collect();
+        let mut sizes: Vec<OfSize> = Vec::new();
+        for (index, part) in parts.into_iter().enumerate() {
+            match part {
+                Part::Bound(bound) => sizes.push(OfSize {
+                    memory_bytes: machines[index / each].memory_bytes,
+                    bound,
+                    runs: Vec::new(),
+                }),
+                Part::Run(run) => {
+                    if let Some(size) = sizes.last_mut() {
+                        size.runs.push(run.map(|run| RunResult {
+                            bound_us: size.bound.time.as_micros_f64(),
+                            bound: size.bound.name.to_owned(),
+                            ..run
+                        }));
+                    }
+                }
+            }
+        }
+        Ok(OfTrace {
+            footprint_bytes: program.footprint_bytes(),
+            sizes,
+        })
+    }
+
+    fn one(&self, program: &Program, machine: &Machine, entry: &Entry) -> Result<RunResult> {
+        let outcome = run::run(program, machine, entry, self.options).with_context(|| {
+            format!(
+                "{} under {} with {}",
+                program.name(),
+                entry.name,
+                Size(machine.memory_bytes)
+            )
+        })?;
+        if let Some(path) = &self.timeline {
+            write_timeline(path, &outcome, program, machine, entry)?;
+        }
+        Ok(result(program, machine, entry, &outcome))
+    }
+}
+
+fn step(progress: &Mutex<Progress>, program: &Program, machine: &Machine, what: &str) {
+    if let Ok(mut progress) = progress.lock() {
+        let memory = Size(machine.memory_bytes);
+        progress.step(format!("{}: {what}, {memory}", program.name()));
+    }
+}
+
+/// A run's figures, still without its bound.
+fn result(program: &Program, machine: &Machine, entry: &Entry, outcome: &Outcome) -> RunResult {
+    let steady = outcome.steady();
+    let totals = steady.totals;
+    RunResult {
+        trace: program.name().to_owned(),
+        policy: entry.name.to_owned(),
+        memory_bytes: machine.memory_bytes,
+        iteration_us: steady.time.as_micros_f64(),
+        first_iteration_us: outcome.first().time.as_micros_f64(),
+        ideal_us: steady.ideal.as_micros_f64(),
+        bound_us: 0.0,
+        bound: String::new(),
+        bytes_in: totals.bytes_in,
+        bytes_out: totals.bytes_out,
+        faults: totals.faults,
+        prefetch: Prefetch {
+            issued: totals.prefetch_issued,
+            useful: totals.prefetch_useful,
+            late: totals.prefetch_late,
+            wasted: totals.prefetch_wasted,
+        },
+        engine: outcome.engine.map(|engine| Engine {
+            ns_per_event: engine.nanos_per_event,
+            table_bytes: engine.table_bytes,
+        }),
+    }
+}
+
+fn write_timeline(
+    path: &Path,
+    outcome: &Outcome,
+    program: &Program,
+    machine: &Machine,
+    entry: &Entry,
+) -> Result<()> {
+    let Some(timeline) = &outcome.timeline else {
+        return Ok(());
+    };
+    let title = format!(
+        "{}, {}, {} of device memory",
+        program.name(),
+        entry.name,
+        Size(machine.memory_bytes)
+    );
+    let write = || {
+        let mut out = BufWriter::new(File::create(path)?);
+        timeline.write_chrome(&mut out, &title, program)?;
+        out.flush()
+    };
+    write().with_context(|| format!("cannot write the timeline {}", path.display()))?;
+    if timeline.dropped() > 0 {
+        eprintln!(
+            "{}: {} events are left out: there were too many",
+            path.display(),
+            timeline.dropped()
+        );
+    }
+    Ok(())
+}
