@@ -53,9 +53,11 @@ need_packages() {
     rm -f "$log"
 }
 
-# What building takes beside Rust: clang for the BPF programs, libelf and zlib for libbpf.
+# What building takes beside Rust: clang for the BPF programs, libelf and zlib for libbpf,
+# cmake, a C++ compiler and libclang for HiGHS, the simulator's LP solver.
 need_build_packages() {
-    need_packages clang-19 gcc libc6-dev libelf-dev make pkg-config zlib1g-dev
+    need_packages clang-19 cmake g++ gcc libc6-dev libclang1-19 libelf-dev make pkg-config \
+        zlib1g-dev
 }
 
 need_rust() {

@@ -1,1 +1,251 @@
-//! Lower bounds on the time of an iteration: what no policy can beat.
+//! Proven lower bounds on the steady iteration time.
+//!
+//! A bound holds for every schedule of a **class**: of what may be dropped unsaved
+//! (lifetimes on or off, see `gaps`), and of what must be on the device at one instant
+//! (streaming: what an access touches; atomic: all that a launch touches). All classes keep
+//! content in one place at a time, copy out whatever leaves the device, compute nothing
+//! twice, reach nothing over the link without moving it, and hold a frame of 2 MiB for each
+//! block with anything on the device. Costs of faults and calls, launch overhead, a limited
+//! host and SSDs are left out, which can only make a bound lower.
+//!
+//! | name | no iteration is shorter because | found by |
+//! | --- | --- | --- |
+//! | `lb0` | the device computes so long | the sum of launch times |
+//! | `lb1-streaming` | at least so many bytes move each way | Belady's rule on gaps (`volume`) |
+//! | `lb1-atomic` | the same where all that a launch touches is there at once | the same |
+//! | `lb2` | and what must move within a window takes its time there | a dynamic program over tilings (`window`) |
+//! | `lb3-streaming` | and it moves into frames that others must have left, and out of them | prices (`price`) from a linear program (`linear`) |
+//!
+//! `lb0 <= lb2`, and `lb3` is no less than `lb2` up to the solver's accuracy; `lb1` counts
+//! bytes over all steady iterations, so a finer `lb2` is mostly above it, but need not be.
+//!
+//! What is bounded is the time from the end of the last launch before the steady iterations
+//! to the end of their last, over their number. What the device holds at both ends is free:
+//! no assumption is made that a schedule repeats. All figures are whole numbers or sums in a
+//! fixed order, with no clock and one thread: the same call gives the same bound.
+
+mod coarse;
+mod gaps;
+#[cfg(feature = "lp")]
+mod linear;
+mod price;
+mod rates;
+mod slots;
+#[cfg(test)]
+mod tests;
+mod volume;
+mod window;
+
+use crate::machine::Machine;
+use crate::trace::Program;
+use crate::units::{BLOCK_BYTES, Nanos};
+
+use gaps::Gaps;
+use rates::Rates;
+use slots::Slots;
+use window::Tiling;
+
+/// How much work a bound may take.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Effort {
+    /// No linear program.
+    Quick,
+    /// A linear program of limited size.
+    #[default]
+    Full,
+}
+
+/// A bound on the steady iteration time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bound {
+    /// Which bound it is; `lb2` also where a linear program was too large or gave no more.
+    pub name: &'static str,
+    /// No steady iteration is shorter in the mean.
+    pub time: Nanos,
+    /// The schedules that it holds for.
+    pub class: &'static str,
+}
+
+/// Least volumes of a steady iteration in the mean, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Volume {
+    /// Moved to the device.
+    pub bytes_in: u64,
+    /// Moved to the host.
+    pub bytes_out: u64,
+}
+
+/// Slots that the stretch of steady iterations is cut into.
+const SLOTS: usize = 1536;
+
+const STREAMING_ON: &str = "lifetimes on, streaming: all schedules that move content whole, at \
+     any time, and drop it only if it is dead or will be overwritten unread";
+const STREAMING_OFF: &str = "lifetimes off, streaming: all schedules that move content whole, at \
+     any time, and preserve it until its memory is given back";
+const ATOMIC_ON: &str = "lifetimes on, atomic: as streaming, with all that a launch touches on \
+     the device at one instant";
+const ATOMIC_OFF: &str = "lifetimes off, atomic: as streaming, with all that a launch touches on \
+     the device at one instant";
+
+/// The strongest bound that holds for every policy of the simulator.
+///
+/// `capacity_bytes` is the device memory, of which whole frames count; the memory of
+/// `machine` is not looked at.
+pub fn strongest(
+    program: &Program,
+    machine: &Machine,
+    capacity_bytes: u64,
+    lifetimes: bool,
+    effort: Effort,
+) -> Bound {
+    let bounds = Bounds::new(program, machine, lifetimes);
+    bounds.strongest(capacity_bytes, effort)
+}
+
+/// A program prepared for its bounds at any capacity.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    slots: Slots,
+    /// Counted in frames.
+    frames: Gaps,
+    /// Counted in leaves.
+    leaves: Gaps,
+    rates: Rates,
+    lifetimes: bool,
+}
+
+impl Bounds {
+    /// Finds what the program needs, in time linear in its accesses.
+    pub fn new(program: &Program, machine: &Machine, lifetimes: bool) -> Self {
+        Self::with_slots(program, machine, lifetimes, SLOTS)
+    }
+
+    fn with_slots(program: &Program, machine: &Machine, lifetimes: bool, slots: usize) -> Self {
+        let slots = Slots::cut(program, machine.rules, slots);
+        let frames = Gaps::of(program, &slots, lifetimes);
+        Self {
+            leaves: frames.in_leaves(),
+            frames,
+            rates: Rates::of(machine),
+            slots,
+            lifetimes,
+        }
+    }
+
+    /// The strongest bound of all, of the streaming class, which no policy of the simulator
+    /// is outside of. Of equal ones the simplest.
+    pub fn strongest(&self, capacity_bytes: u64, effort: Effort) -> Bound {
+        let (counted, tiling) = self.tile(capacity_bytes);
+        let mut best = self.lb0();
+        let mut candidates = vec![self.lb1_streaming(capacity_bytes)];
+        candidates.push(self.streaming("lb2", tiling.time));
+        if effort == Effort::Full {
+            candidates.extend(self.priced(counted, &tiling, capacity_bytes));
+        }
+        for bound in candidates {
+            if bound.time > best.time {
+                best = bound;
+            }
+        }
+        best
+    }
+
+    /// Compute alone.
+    pub fn lb0(&self) -> Bound {
+        self.streaming("lb0", self.slots.times.iter().sum())
+    }
+
+    /// Least volumes that any policy moves.
+    pub fn volume(&self, capacity_bytes: u64) -> Volume {
+        self.volume_of(capacity_bytes, false)
+    }
+
+    /// Compute, or the least volume of either direction, or of both under a joint cap.
+    pub fn lb1_streaming(&self, capacity_bytes: u64) -> Bound {
+        self.streaming("lb1-streaming", self.volume_time(capacity_bytes, false))
+    }
+
+    /// The same for schedules that hold all that a launch touches at one instant; none where
+    /// a launch touches more than the device holds, so that there is no such schedule.
+    pub fn lb1_atomic(&self, capacity_bytes: u64) -> Option<Bound> {
+        (self.frames.widest_blocks <= capacity_bytes / BLOCK_BYTES).then(|| {
+            let bound = self.streaming("lb1-atomic", self.volume_time(capacity_bytes, true));
+            Bound {
+                class: if self.lifetimes {
+                    ATOMIC_ON
+                } else {
+                    ATOMIC_OFF
+                },
+                ..bound
+            }
+        })
+    }
+
+    /// The best tiling of the steady iterations with windows.
+    pub fn lb2(&self, capacity_bytes: u64) -> Bound {
+        self.streaming("lb2", self.tile(capacity_bytes).1.time)
+    }
+
+    /// The bound of the linear program's prices; none where it was too large, gave no prices,
+    /// or the feature `lp` is off.
+    pub fn lb3(&self, capacity_bytes: u64) -> Option<Bound> {
+        let (counted, tiling) = self.tile(capacity_bytes);
+        self.priced(counted, &tiling, capacity_bytes)
+    }
+
+    #[cfg(feature = "lp")]
+    fn priced(&self, counted: &Gaps, tiling: &Tiling, capacity_bytes: u64) -> Option<Bound> {
+        let frames = capacity_bytes / BLOCK_BYTES;
+        let leaf = self.rates.leaf();
+        let time = linear::bound(&self.slots, counted, tiling, frames, leaf)?;
+        // Rounded down; negative only where the prices were poor.
+        Some(self.streaming("lb3-streaming", time.max(0.0) as u64))
+    }
+
+    #[cfg(not(feature = "lp"))]
+    fn priced(&self, _: &Gaps, _: &Tiling, _: u64) -> Option<Bound> {
+        None
+    }
+
+    /// The better tiling of those that count in frames and in leaves, and how it counts.
+    fn tile(&self, capacity_bytes: u64) -> (&Gaps, Tiling) {
+        let frames = capacity_bytes / BLOCK_BYTES;
+        let tile = |gaps| window::tile(&self.slots, gaps, &self.rates, frames);
+        let (in_leaves, in_frames) = (tile(&self.leaves), tile(&self.frames));
+        if in_frames.time > in_leaves.time {
+            (&self.frames, in_frames)
+        } else {
+            (&self.leaves, in_leaves)
+        }
+    }
+
+    fn volume_of(&self, capacity_bytes: u64, atomic: bool) -> Volume {
+        let frames = capacity_bytes / BLOCK_BYTES;
+        let (inward, outward) = volume::least(&self.slots, &self.leaves, frames, atomic);
+        let count = self.slots.iterations as u64;
+        Volume {
+            bytes_in: inward * crate::units::LEAF_BYTES / count,
+            bytes_out: outward * crate::units::LEAF_BYTES / count,
+        }
+    }
+
+    fn volume_time(&self, capacity_bytes: u64, atomic: bool) -> u64 {
+        let frames = capacity_bytes / BLOCK_BYTES;
+        let (inward, outward) = volume::least(&self.slots, &self.leaves, frames, atomic);
+        let compute: u64 = self.slots.times.iter().sum();
+        compute.max(self.rates.least(inward, outward))
+    }
+
+    /// A bound of the streaming class from one on the whole stretch.
+    fn streaming(&self, name: &'static str, total: u64) -> Bound {
+        Bound {
+            name,
+            time: Nanos(total / self.slots.iterations as u64),
+            class: if self.lifetimes {
+                STREAMING_ON
+            } else {
+                STREAMING_OFF
+            },
+        }
+    }
+}

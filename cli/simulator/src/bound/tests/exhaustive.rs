@@ -1,0 +1,252 @@
+//! All schedules of small programs, by a simulator of its own that shares nothing with the
+//! model: time in ticks of one block's transfer, a launch touches one block at its start,
+//! each direction moves at most one block in a tick. The fewest ticks from any state that
+//! the device may be in when the steady iterations begin.
+
+use std::collections::{BTreeSet, HashSet};
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+
+use super::super::gaps::Gaps;
+use super::super::price::{Prices, Stretch};
+use super::*;
+
+/// A launch: which block, whether it overwrites it (or updates it), whether the block's
+/// content is dead afterwards, and its ticks of compute.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    block: u8,
+    overwrites: bool,
+    dies: bool,
+    ticks: u8,
+}
+
+/// A program of iterations that are not alike.
+#[derive(Clone, Debug)]
+struct Case {
+    iterations: Vec<Vec<Use>>,
+    frames: u32,
+    lifetimes: bool,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let one = (0u8..4, 0u8..4, 0u8..3).prop_map(|(block, kind, ticks)| Use {
+        block,
+        overwrites: kind == 3,
+        dies: kind == 2,
+        ticks,
+    });
+    let iteration = prop::collection::vec(one, 3..7);
+    let iterations = prop::collection::vec(iteration, 4..6);
+    (iterations, 1u32..4, any::<bool>()).prop_map(|(iterations, frames, lifetimes)| Case {
+        iterations,
+        frames,
+        lifetimes,
+    })
+}
+
+impl Case {
+    fn program(&self) -> Program {
+        let mut builder = ProgramBuilder::new("case");
+        builder.alloc(BASE, 4 * BLOCK_BYTES).expect("alloc");
+        let mut used = [false; 4];
+        for (number, iteration) in self.iterations.iter().enumerate() {
+            builder.iteration(number as u64).expect("iteration");
+            for launch in iteration {
+                let block = usize::from(launch.block);
+                let region = [Region {
+                    address: BASE + block as u64 * BLOCK_BYTES,
+                    bytes: BLOCK_BYTES,
+                }];
+                if !std::mem::replace(&mut used[block], true) {
+                    builder.use_(region[0].address, BLOCK_BYTES).expect("use");
+                }
+                let time = Nanos(u64::from(launch.ticks) * BLOCK_TIME);
+                let reads: &[Region] = if launch.overwrites { &[] } else { &region };
+                let spec = LaunchSpec::kernel("use", time, reads, &region);
+                builder.launch(spec).expect("launch");
+                if launch.dies {
+                    builder.unuse(region[0].address).expect("unuse");
+                    used[block] = false;
+                }
+            }
+        }
+        builder.finish()
+    }
+
+    /// The launches of the steady iterations.
+    fn stretch(&self) -> std::ops::Range<usize> {
+        let before = |count: usize| self.iterations[..count].iter().map(Vec::len).sum();
+        before(2)..before(self.iterations.len() - 1)
+    }
+
+    /// Fewest ticks.
+    fn shortest(&self) -> u64 {
+        let uses: Vec<Use> = self.iterations.concat();
+        let stretch = self.stretch();
+        // Whether a block's content is to be kept before launch `at`.
+        let kept = |block: u8, at: usize| {
+            let written = uses[..at].iter().any(|one| one.block == block);
+            let dead = uses[..at].iter().rfind(|one| one.block == block);
+            let next = uses[at..].iter().find(|one| one.block == block);
+            if !self.lifetimes {
+                // Preserved for ever: the memory is never given back.
+                return written;
+            }
+            written && !dead.is_some_and(|one| one.dies) && next.is_some_and(|one| !one.overwrites)
+        };
+        let mut states: HashSet<State> = HashSet::new();
+        for device in 0u8..16 {
+            let content = (0..4).filter(|block| kept(*block, stretch.start));
+            let content = content.fold(0, |set, block| set | 1 << block);
+            if device & !content == 0 && device.count_ones() <= self.frames {
+                states.insert(State {
+                    at: stretch.start,
+                    left: 0,
+                    device,
+                    host: content & !device,
+                });
+            }
+        }
+        let mut ticks = 0;
+        loop {
+            // What happens in no time: launches that begin, content that need not be kept.
+            let mut reached = BTreeSet::new();
+            let mut open: Vec<State> = states.into_iter().collect();
+            while let Some(state) = open.pop() {
+                if !reached.insert(state) {
+                    continue;
+                }
+                if state.left > 0 {
+                    continue;
+                }
+                if state.at == stretch.end {
+                    return ticks;
+                }
+                let one = uses[state.at];
+                let bit = 1 << one.block;
+                let fresh = state.host & bit == 0;
+                let room = (state.device | bit).count_ones() <= self.frames;
+                if state.device & bit != 0 || (fresh && room) {
+                    let mut next = State {
+                        at: state.at + 1,
+                        left: one.ticks,
+                        device: state.device | bit,
+                        ..state
+                    };
+                    if !kept(one.block, next.at) {
+                        next.device &= !bit;
+                    }
+                    open.push(next);
+                }
+            }
+            // A tick: each direction moves a block or none.
+            states = HashSet::new();
+            for state in reached {
+                for inward in moves(state.host) {
+                    for outward in moves(state.device) {
+                        if (state.device | inward).count_ones() > self.frames {
+                            continue;
+                        }
+                        states.insert(State {
+                            at: state.at,
+                            left: state.left.saturating_sub(1),
+                            device: (state.device | inward) & !outward,
+                            host: (state.host | outward) & !inward,
+                        });
+                    }
+                }
+            }
+            ticks += 1;
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+struct State {
+    /// The launch that begins next.
+    at: usize,
+    /// Ticks that the one before it still takes.
+    left: u8,
+    device: u8,
+    host: u8,
+}
+
+/// One of a set, or none.
+fn moves(set: u8) -> impl Iterator<Item = u8> {
+    let single = (0..4)
+        .map(|block| 1 << block)
+        .filter(move |bit| set & bit != 0);
+    single.chain([0])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(250))]
+
+    #[test]
+    fn no_schedule_beats_a_bound(case in case()) {
+        let program = case.program();
+        let capacity = u64::from(case.frames) * BLOCK_BYTES;
+        let bounds = Bounds::new(&program, &test_machine(), case.lifetimes);
+        let iterations = bounds.slots.iterations as u64;
+        let shortest = Nanos(case.shortest() * BLOCK_TIME / iterations);
+        let mut all = vec![bounds.lb0(), bounds.lb1_streaming(capacity), bounds.lb2(capacity)];
+        all.extend(bounds.lb3(capacity));
+        // One block to a launch: all launches are atomic.
+        all.extend(bounds.lb1_atomic(capacity));
+        all.push(bounds.strongest(capacity, Effort::Full));
+        for bound in all {
+            prop_assert!(bound.time <= shortest, "{bound:?} over {shortest:?}");
+        }
+    }
+
+    #[test]
+    fn no_schedule_beats_the_bound_of_any_prices(
+        case in case(),
+        frame in prop::collection::vec(0.0..3e5, 64),
+        link in prop::collection::vec([0.0..2.0, 0.0..2.0, 0.0..0.0001], 64),
+    ) {
+        let program = case.program();
+        let machine = test_machine();
+        let slots = Slots::cut(&program, machine.rules, 64);
+        let gaps = Gaps::of(&program, &slots, case.lifetimes);
+        let count = slots.len();
+        let mut prices = Prices::free(count);
+        prices.frame.copy_from_slice(&frame[..=count]);
+        prices.link.copy_from_slice(&link[..count + 2]);
+        let stretch = Stretch {
+            times: &slots.times,
+            wanted: &gaps.wanted,
+            cells: &gaps.cells,
+            frames: u64::from(case.frames),
+            leaf: Rates::of(&machine).leaf(),
+        };
+        let shortest = case.shortest() * BLOCK_TIME;
+        prop_assert!(stretch.bound(prices) <= shortest as f64);
+    }
+}
+
+/// A bound of nothing would be a bound too: the strongest must come near.
+#[test]
+fn the_bound_is_often_near_the_truth_on_small_programs() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut near, mut stalls) = (0, 0);
+    for _ in 0..150 {
+        let case = case().new_tree(&mut runner).expect("a case").current();
+        let program = case.program();
+        let bounds = Bounds::new(&program, &test_machine(), case.lifetimes);
+        let iterations = bounds.slots.iterations as u64;
+        let shortest = case.shortest() * BLOCK_TIME / iterations;
+        if shortest > bounds.lb0().time.0 {
+            stalls += 1;
+            let capacity = u64::from(case.frames) * BLOCK_BYTES;
+            let bound = bounds.strongest(capacity, Effort::Full);
+            near += u32::from(bound.time.0 * 100 >= shortest * 75);
+        }
+    }
+    assert!(
+        stalls >= 40 && near * 3 >= stalls,
+        "{near} of {stalls} within 25 percent"
+    );
+}
