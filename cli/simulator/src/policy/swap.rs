@@ -40,9 +40,10 @@ const WINDOW: u64 = 4 * BLOCK_BYTES;
 /// Frames that planned swap-ins leave for new tensors.
 const SPARE: u32 = 16;
 
-/// The device can hold all that is ever alive at once: nothing has to move.
+/// The device can hold all that is ever there at once: nothing has to move.
 pub(super) fn fits(machine: &Machine, tensors: &Tensors<'_>) -> bool {
-    tensors.peak() <= budget(machine)
+    let frames = machine.memory_bytes / BLOCK_BYTES;
+    tensors.program().footprint_bytes() <= frames * BLOCK_BYTES || tensors.peak() <= budget(machine)
 }
 
 /// Bytes that a plan may fill: the device without the frames kept for new tensors, those
@@ -449,5 +450,35 @@ impl FuturePolicy for Planned<'_> {
 
     fn victim(&mut self, desk: &Desk<'_>) -> Option<Block> {
         self.swapper.victim(desk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::checks;
+    use super::super::samples::Training;
+    use super::super::{autoswap, capuchin, flashneuron, ocdnn, sentinel, vdnn};
+    use crate::units::BLOCK_BYTES;
+
+    #[test]
+    fn with_as_much_memory_as_the_footprint_nothing_moves_and_later_iterations_are_ideal() {
+        let program = Training::SMALL.program();
+        let frames = (program.footprint_bytes() / BLOCK_BYTES) as u32;
+        for entry in [
+            autoswap::ENTRY,
+            capuchin::ENTRY,
+            flashneuron::ENTRY,
+            ocdnn::ENTRY,
+            sentinel::ENTRY,
+            vdnn::ENTRY,
+        ] {
+            let outcome = checks::outcome(&program, &entry, frames);
+            for iteration in &outcome.iterations {
+                assert_eq!(iteration.totals.bytes_out, 0, "{}", entry.name);
+            }
+            for iteration in &outcome.iterations[1..] {
+                assert_eq!(iteration.time, iteration.ideal, "{}", entry.name);
+            }
+        }
     }
 }
