@@ -75,6 +75,8 @@ driver_functions! {
     cuMemPrefetchBatchAsync(
         addresses: *mut DevicePtr, sizes: *mut usize, count: usize, locations: *mut Location,
         location_starts: *mut usize, location_count: usize, flags: u64, stream: Handle);
+    cuMemAdvise(address: DevicePtr, bytes: usize, advice: c_uint, device: Device);
+    cuMemAdvise_v2(address: DevicePtr, bytes: usize, advice: c_uint, place: Location);
     cuMemDiscardBatchAsync(
         addresses: *mut DevicePtr, sizes: *mut usize, count: usize, flags: u64, stream: Handle);
     cuStreamCreateWithPriority(stream: *mut Handle, flags: c_uint, priority: c_int);
@@ -113,19 +115,35 @@ pub unsafe fn write_value(stream: Handle, address: DevicePtr, value: u32) -> CuR
 /// # Safety
 /// The range is managed memory.
 pub unsafe fn prefetch(address: DevicePtr, bytes: usize, to: Location, stream: Handle) -> CuResult {
-    use oversub_shim_core::abi::{DEVICE_CPU, LocationType};
     // SAFETY: by this function's contract.
     unsafe {
         match cuMemPrefetchAsync_v2(address, bytes, to, 0, stream) {
-            CuResult::NOT_FOUND => {
-                let device = if to.kind == LocationType::DEVICE {
-                    to.id
-                } else {
-                    DEVICE_CPU
-                };
-                cuMemPrefetchAsync(address, bytes, device, stream)
-            }
+            CuResult::NOT_FOUND => cuMemPrefetchAsync(address, bytes, ordinal(to), stream),
             result => result,
         }
+    }
+}
+
+/// Advises where a range should be, by whichever version of the call the driver has.
+///
+/// # Safety
+/// The range is managed memory.
+pub unsafe fn advise(address: DevicePtr, bytes: usize, advice: c_uint, to: Location) -> CuResult {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match cuMemAdvise_v2(address, bytes, advice, to) {
+            CuResult::NOT_FOUND => cuMemAdvise(address, bytes, advice, ordinal(to)),
+            result => result,
+        }
+    }
+}
+
+/// How the first versions of the calls name a place.
+fn ordinal(place: Location) -> Device {
+    use oversub_shim_core::abi::{DEVICE_CPU, LocationType};
+    if place.kind == LocationType::DEVICE {
+        place.id
+    } else {
+        DEVICE_CPU
     }
 }

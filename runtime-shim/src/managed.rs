@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use oversub_protocol::command::queue;
 use oversub_protocol::event::{Kind, MemoryRecord};
 use oversub_shim_core::BLOCK_BYTES;
-use oversub_shim_core::abi::{CuResult, Location, MEM_ATTACH_GLOBAL};
+use oversub_shim_core::abi::{ADVISE_PREFERRED_LOCATION, CuResult, Location, MEM_ATTACH_GLOBAL};
 use oversub_shim_core::allocations::{Allocation, flags};
-use oversub_shim_core::capacity::{self, Facts, Placement};
+use oversub_shim_core::capacity::{self, Budget, Facts, Placement};
 
 use crate::context::Place;
 use crate::state::{self, ALLOCATIONS, DEVICE_KIND_BYTES, POOL, STREAMS, WRITERS};
@@ -22,6 +22,7 @@ pub fn facts(place: &Place) -> Facts {
         device_total: place.device_total,
         baseline: place.baseline,
         managed: ALLOCATIONS.total_bytes(),
+        all_managed: ALLOCATIONS.all_bytes(),
         prefetched: ALLOCATIONS.prefetched_bytes(),
         device_kind: DEVICE_KIND_BYTES.load(Ordering::Relaxed),
         host_room: host_room(),
@@ -69,6 +70,7 @@ pub fn record(kind: Kind, allocation: &Allocation) -> MemoryRecord {
             bits |= bit;
         }
     }
+    bits |= allocation.flags >> flags::PART_SHIFT << MemoryRecord::PART_SHIFT;
     let seq = STREAMS.current() + 1;
     MemoryRecord::new(
         kind,
@@ -105,7 +107,14 @@ pub fn obtain(place: &Place, requested: u64, extra_flags: u32) -> Result<Allocat
         flags: extra_flags,
     };
     if !settings.driver_only {
-        allocation.flags |= prefetch(place, &facts, settings.budget, &allocation);
+        let budget = match settings.budget {
+            0 => Budget::None,
+            bytes if settings.keeps_on_host() && keep_on_host(address, allocation.bytes) => {
+                Budget::Kept(bytes)
+            }
+            bytes => Budget::Chased(bytes),
+        };
+        allocation.flags |= prefetch(place, &facts, budget, &allocation);
     }
     if !ALLOCATIONS.insert(allocation) {
         // Without an entry it could not be found again: leave it to the driver.
@@ -138,15 +147,30 @@ fn from_driver(bytes: u64) -> Result<(u64, u64), CuResult> {
     Ok((address.next_multiple_of(BLOCK_BYTES), address))
 }
 
+/// Has the driver leave managed memory on the host unless a prefetch moves it: a fault of
+/// the device then maps the host's page and brings nothing in, a first touch included
+/// (nvidia-uvm 535 to 595, `block_select_processor_residency` in uvm_va_block.c). The device is
+/// not advised as accessing it as well: it would be mapped everywhere at once, and no
+/// fault would tell what is used. `false`: the driver does not take the advice.
+pub fn keep_on_host(address: u64, bytes: u64) -> bool {
+    let Ok(size) = usize::try_from(bytes) else {
+        return false;
+    };
+    // SAFETY: managed memory that no one else knows yet.
+    unsafe { driver::advise(address, size, ADVISE_PREFERRED_LOCATION, Location::HOST) }.is_ok()
+}
+
 /// Puts new memory where it should be; the flags that say so.
-fn prefetch(place: &Place, facts: &Facts, budget: u64, allocation: &Allocation) -> u32 {
+fn prefetch(place: &Place, facts: &Facts, budget: Budget, allocation: &Allocation) -> u32 {
     let (mut free, mut total) = (0, 0);
     // SAFETY: locals to write to.
     unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
     let placement = capacity::place(facts, budget, allocation.bytes, free as u64);
-    let (to, queue) = match placement {
-        Placement::Device => (Location::device(place.device), queue::LOCAL),
-        Placement::Host => (Location::HOST, queue::OUT),
+    let device = Location::device(place.device);
+    let (to, queue, bytes) = match placement {
+        Placement::Device => (device, queue::LOCAL, allocation.bytes),
+        Placement::Part(bytes) => (device, queue::LOCAL, bytes),
+        Placement::Host => (Location::HOST, queue::OUT, allocation.bytes),
         Placement::FirstTouch => return 0,
     };
     let Some(streams) = order::streams(place.context) else {
@@ -155,16 +179,21 @@ fn prefetch(place: &Place, facts: &Facts, budget: u64, allocation: &Allocation) 
     let Some(stream) = streams.get(usize::from(queue)) else {
         return 0;
     };
-    let Ok(bytes) = usize::try_from(allocation.bytes) else {
+    let Ok(size) = usize::try_from(bytes) else {
         return 0;
     };
     // SAFETY: managed memory that no one else knows yet.
-    let result = unsafe { driver::prefetch(allocation.address, bytes, to, *stream) };
+    let result = unsafe { driver::prefetch(allocation.address, size, to, *stream) };
     if !result.is_ok() {
         return 0;
     }
-    if placement == Placement::Device {
-        return flags::PREFETCHED;
+    match placement {
+        Placement::Device => return flags::PREFETCHED,
+        Placement::Part(_) => {
+            let blocks = (bytes / BLOCK_BYTES) as u32;
+            return flags::PREFETCHED | blocks << flags::PART_SHIFT;
+        }
+        _ => {}
     }
     // Before the program has the address: a first touch on the device that came sooner
     // would populate it there.
@@ -175,6 +204,12 @@ fn prefetch(place: &Place, facts: &Facts, budget: u64, allocation: &Allocation) 
 
 /// Forgets the managed memory that begins at `address`, before the driver frees it.
 pub fn forget(address: u64) -> Option<Allocation> {
+    if state::active().is_some_and(|settings| settings.keeps_on_host()) {
+        // The driver waits for the device before it frees. Told sooner, the daemon would
+        // fill room within the budget that is not free yet.
+        // SAFETY: no arguments.
+        unsafe { driver::cuCtxSynchronize() };
+    }
     let _writers = WRITERS.lock();
     let allocation = ALLOCATIONS.remove(address)?;
     session::push(&record(Kind::FREE, &allocation));

@@ -25,6 +25,9 @@ pub struct Config {
     /// The capacity is a budget inside a larger device: the engine alone keeps it. False:
     /// the driver evicts when the device is full.
     pub enforce: bool,
+    /// A fault of the device maps the host's page and moves nothing, and so does a first
+    /// touch: only commands bring content to the device.
+    pub remote: bool,
     /// First guess of the link's rate, bytes per microsecond; measured from then on.
     pub link_bytes_per_us: f64,
     /// Most bytes that prefetches may have in flight.
@@ -75,6 +78,7 @@ impl Config {
             policy,
             capacity,
             enforce: false,
+            remote: false,
             link_bytes_per_us: 12_000.0,
             inflight_bytes: Bytes(16 << 20),
             discard: true,

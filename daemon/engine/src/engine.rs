@@ -80,6 +80,7 @@ impl Engine {
                 };
                 self.world.alloc(range, pool, place, &mut self.stats);
             }
+            Event::Placed { range } => self.world.placed(range),
             Event::Free { address } => self.world.free(address),
             Event::Use { range, .. } => self.world.begin_part(range),
             Event::Unuse {
@@ -284,7 +285,7 @@ impl Engine {
             for slot in slots_of(world, &launch.set) {
                 world.used(slot, launch.position);
                 let block = world.blocks.get(slot);
-                if world.probes && !block.holds_frame() && !block.dead() {
+                if world.probes && !block.holds_frame() && !block.dead() && !block.mapped {
                     self.accesses
                         .left_alone(launch.exec, block.id, &world.memory);
                 }

@@ -24,6 +24,11 @@ pub enum Event<'a> {
         /// The shim has populated it on the host, since it does not fit the budget.
         on_host: bool,
     },
+    /// The shim has prefetched a part of new memory to the device.
+    Placed {
+        /// Which part.
+        range: Range,
+    },
     /// Managed memory was given back.
     Free {
         /// Start of what was obtained.

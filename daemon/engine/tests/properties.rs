@@ -4,6 +4,7 @@
 
 mod model;
 
+use model::programs::Op;
 use model::{Device, Machine, Outcome, programs};
 use oversub_engine::{
     BLOCK_BYTES, Bytes, Cause, Command, Config, Copy, Direction, Engine, Event, FunctionId, Launch,
@@ -48,13 +49,21 @@ fn shape() -> impl Strategy<Value = Shape> {
         })
 }
 
+fn machine(shape: &Shape, budget: bool) -> Machine {
+    Machine {
+        budget_blocks: budget.then_some(64),
+        probes: shape.probes,
+        run_ahead: shape.run_ahead,
+        ..Machine::soft(if budget { 1024 } else { 64 })
+    }
+}
+
+fn program(shape: &Shape) -> Vec<Op> {
+    programs::mixture(shape.total, shape.chunk, shape.parts, 4, &shape.picks)
+}
+
 fn run(shape: &Shape, policy: PolicyKind, budget: bool) -> Outcome {
-    let mut machine = Machine::soft(if budget { 1024 } else { 64 });
-    machine.budget_blocks = budget.then_some(64);
-    machine.probes = shape.probes;
-    machine.run_ahead = shape.run_ahead;
-    let program = programs::mixture(shape.total, shape.chunk, shape.parts, 4, &shape.picks);
-    Device::new(machine, policy).run(program)
+    Device::new(machine(shape, budget), policy).run(program(shape))
 }
 
 /// A client that claims more than any machine has costs the engine no time.
@@ -69,7 +78,7 @@ fn huge_pool_parts_cost_only_what_is_tracked() {
         Wild::Unuse(address, 0, 2),
         Wild::Free(address),
     ];
-    feed(&events, PolicyKind::Foresight, false);
+    feed(&events, PolicyKind::Foresight, false, false);
 }
 
 proptest! {
@@ -87,6 +96,16 @@ proptest! {
     }
 
     #[test]
+    fn a_budget_is_never_exceeded_where_only_commands_bring_content(shape in shape()) {
+        for policy in [PolicyKind::Foresight, PolicyKind::Deepum] {
+            let machine = Machine { remote: true, ..machine(&shape, true) };
+            let outcome = Device::new(machine, policy).run(program(&shape));
+            prop_assert!(outcome.peak_blocks <= 64, "{policy:?}: {}", outcome.peak_blocks);
+            prop_assert_eq!(&outcome.violations, &[""; 0], "{:?}", policy);
+        }
+    }
+
+    #[test]
     fn the_same_events_give_the_same_commands(shape in shape(), budget in any::<bool>()) {
         for policy in POLICIES {
             prop_assert_eq!(run(&shape, policy, budget), run(&shape, policy, budget));
@@ -98,9 +117,10 @@ proptest! {
         events in prop::collection::vec(wild(), 1..400),
         policy in 0usize..4,
         enforce in any::<bool>(),
+        remote in any::<bool>(),
     ) {
-        let first = feed(&events, POLICIES[policy], enforce);
-        prop_assert_eq!(first, feed(&events, POLICIES[policy], enforce));
+        let first = feed(&events, POLICIES[policy], enforce, remote);
+        prop_assert_eq!(first, feed(&events, POLICIES[policy], enforce, remote));
     }
 }
 
@@ -203,9 +223,10 @@ fn wild() -> impl Strategy<Value = Wild> {
     ]
 }
 
-fn feed(events: &[Wild], policy: PolicyKind, enforce: bool) -> Vec<Command> {
+fn feed(events: &[Wild], policy: PolicyKind, enforce: bool, remote: bool) -> Vec<Command> {
     let mut config = Config::new(policy, Bytes(24 * BLOCK_BYTES));
     config.enforce = enforce;
+    config.remote = remote;
     config.blocks = 512;
     config.history_launches = 128;
     config.execution_ids = 16;

@@ -88,6 +88,21 @@ fn table() {
             programs::gather(192, 40, 8, ns, 7),
             64,
         ),
+        ("sweep kept", kept(), programs::sweep(192, 4, 12, ns), 64),
+        (
+            "sweep kept compute-bound",
+            kept(),
+            programs::sweep(192, 4, 12, 1_400_000),
+            64,
+        ),
+        ("train kept", kept(), programs::train(16, 2, 6, 12, ns), 64),
+        ("tiles kept", kept(), programs::tiles(4, 4, 6, ns), 64),
+        (
+            "gather kept",
+            kept(),
+            programs::gather(192, 40, 8, ns, 7),
+            64,
+        ),
         (
             "train 1.5 slow",
             soft,
@@ -149,6 +164,15 @@ fn over_bound(machine: Machine, policy: PolicyKind, program: &[Op], excess: u64)
 
 fn soft() -> Machine {
     Machine::soft(128)
+}
+
+/// A budget of 128 blocks that faults do not touch.
+fn kept() -> Machine {
+    Machine {
+        budget_blocks: Some(128),
+        remote: true,
+        ..Machine::soft(400)
+    }
 }
 
 #[test]
@@ -256,6 +280,29 @@ fn what_fits_moves_nothing_and_loses_nothing() {
         outcome.steady_ns(2) < ideal * 1.01,
         "{}",
         outcome.steady_ns(2) / ideal
+    );
+}
+
+#[test]
+fn a_budget_that_is_kept_costs_little_more_than_a_device_of_its_size() {
+    for (program, excess) in [
+        (programs::sweep(192, 4, 12, 300_000), 64),
+        (programs::sweep(192, 4, 12, 1_400_000), 64),
+        (programs::tiles(4, 4, 6, 300_000), 64),
+    ] {
+        let ratio = over_bound(kept(), PolicyKind::Foresight, &program, excess);
+        assert!(ratio < 1.25, "{ratio:.3} times the bound");
+    }
+}
+
+#[test]
+fn a_budget_is_filled_with_what_is_used_though_nothing_foretells_it() {
+    let program = programs::gather(192, 40, 8, 300_000, 7);
+    let outcome = run(kept(), PolicyKind::Foresight, &program);
+    assert!(
+        (120..=128).contains(&outcome.peak_blocks),
+        "{}",
+        outcome.peak_blocks
     );
 }
 

@@ -130,8 +130,12 @@ impl MemoryRecord {
     pub const MANAGED: u32 = 1;
     /// A segment of the shim's stream-ordered pool: USE and UNUSE tell lives within it.
     pub const POOL: u32 = 2;
-    /// The shim prefetched it to the device at allocation.
+    /// The shim prefetched it to the device at allocation: as many blocks of 2 MiB from its
+    /// start as the bits of `flags` from [`MemoryRecord::PART_SHIFT`] on say, all of it
+    /// where they say 0.
     pub const PREFETCHED: u32 = 4;
+    /// First bit of that number in `flags`.
+    pub const PART_SHIFT: u32 = 8;
     /// The shim populated it on the host, since it does not fit the residency budget.
     pub const ON_HOST: u32 = 16;
     /// The program itself asked for managed memory.

@@ -336,6 +336,8 @@ impl Config {
     ) -> engine::Config {
         let mut config = engine::Config::new(policy.into(), engine::Bytes(capacity));
         config.enforce = enforce;
+        // The shim advises so, for the policies that fetch.
+        config.remote = enforce && matches!(policy, Policy::Foresight | Policy::Deepum);
         config.discard = discard;
         config.link_bytes_per_us = self.engine.link_bytes_per_us;
         config.inflight_bytes = engine::Bytes(self.engine.inflight.0);

@@ -225,7 +225,9 @@ impl Intake {
                 self.counters.untracked_bytes.saturating_add(range.bytes);
             return false;
         }
-        let prefetched = record.head.flags & MemoryRecord::PREFETCHED != 0;
+        let placed = record.head.flags & MemoryRecord::PREFETCHED != 0;
+        let part = u64::from(record.head.flags >> MemoryRecord::PART_SHIFT) * BLOCK_BYTES;
+        let prefetched = placed && part == 0;
         let on_host = record.head.flags & MemoryRecord::ON_HOST != 0;
         self.engine.step(
             now,
@@ -236,6 +238,13 @@ impl Intake {
                 on_host,
             },
         );
+        if placed && part > 0 {
+            let range = Range {
+                address: range.address,
+                bytes: part.min(range.bytes),
+            };
+            self.engine.step(now, &Event::Placed { range });
+        }
         true
     }
 

@@ -99,6 +99,9 @@ impl Location {
     }
 }
 
+/// `CU_MEM_ADVISE_SET_PREFERRED_LOCATION`.
+pub const ADVISE_PREFERRED_LOCATION: c_uint = 3;
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

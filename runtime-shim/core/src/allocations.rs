@@ -38,6 +38,17 @@ impl Allocation {
         self.address + self.bytes
     }
 
+    /// Bytes of it that were prefetched to the device at allocation, from its start.
+    pub fn prefetched_bytes(&self) -> u64 {
+        if !self.is(flags::PREFETCHED) {
+            return 0;
+        }
+        match self.flags >> flags::PART_SHIFT {
+            0 => self.bytes,
+            blocks => u64::from(blocks) * BLOCK_BYTES,
+        }
+    }
+
     /// Whether any bit of `flags` is set.
     pub fn is(&self, flags: u32) -> bool {
         self.flags & flags != 0
@@ -48,8 +59,11 @@ impl Allocation {
 pub mod flags {
     /// A segment of the pool.
     pub const POOL: u32 = 1;
-    /// Prefetched to the device at allocation.
+    /// Prefetched to the device at allocation: the blocks from its start whose number
+    /// stands in the bits from [`PART_SHIFT`] on, or all of it where that is 0.
     pub const PREFETCHED: u32 = 2;
+    /// First bit of the number of blocks that were prefetched.
+    pub const PART_SHIFT: u32 = 8;
     /// The program asked for managed memory itself.
     pub const BY_PROGRAM: u32 = 4;
     /// The program asked for it to be exported to another process, which cannot be.
@@ -86,6 +100,7 @@ pub struct Allocations {
     free: AtomicU32,
     untracked: AtomicU64,
     total_bytes: AtomicU64,
+    all_bytes: AtomicU64,
     prefetched_bytes: AtomicU64,
 }
 
@@ -99,6 +114,7 @@ impl Allocations {
             free: AtomicU32::new(0),
             untracked: AtomicU64::new(0),
             total_bytes: AtomicU64::new(0),
+            all_bytes: AtomicU64::new(0),
             prefetched_bytes: AtomicU64::new(0),
         }
     }
@@ -106,6 +122,11 @@ impl Allocations {
     /// Bytes of all tracked allocations but the program's own managed ones.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of all tracked allocations.
+    pub fn all_bytes(&self) -> u64 {
+        self.all_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of those that were prefetched to the device at allocation.
@@ -227,21 +248,20 @@ impl Allocations {
     }
 
     fn count(&self, allocation: &Allocation, add: bool) {
-        let change = |counter: &AtomicU64| {
+        let change = |counter: &AtomicU64, bytes: u64| {
             let now = counter.load(Ordering::Relaxed);
             let next = if add {
-                now.saturating_add(allocation.bytes)
+                now.saturating_add(bytes)
             } else {
-                now.saturating_sub(allocation.bytes)
+                now.saturating_sub(bytes)
             };
             counter.store(next, Ordering::Relaxed);
         };
+        change(&self.all_bytes, allocation.bytes);
         if !allocation.is(flags::BY_PROGRAM) {
-            change(&self.total_bytes);
+            change(&self.total_bytes, allocation.bytes);
         }
-        if allocation.is(flags::PREFETCHED) {
-            change(&self.prefetched_bytes);
-        }
+        change(&self.prefetched_bytes, allocation.prefetched_bytes());
     }
 
     /// Forgets the allocation that begins exactly at `address`.

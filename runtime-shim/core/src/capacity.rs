@@ -1,5 +1,7 @@
 //! How much memory there is, for the program, for the pool, for prefetches at allocation.
 
+use crate::BLOCK_BYTES;
+
 /// What the answers depend on, bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts {
@@ -9,6 +11,8 @@ pub struct Facts {
     pub baseline: u64,
     /// Managed memory that stands for the program's device memory.
     pub managed: u64,
+    /// The same with the program's own managed memory.
+    pub all_managed: u64,
     /// Of it, what was prefetched to the device at allocation.
     pub prefetched: u64,
     /// The program's allocations that stayed device memory.
@@ -74,6 +78,8 @@ fn scaled(total: u64, ratio: f64) -> u64 {
 pub enum Placement {
     /// Prefetched to the device.
     Device,
+    /// So many bytes of it, whole blocks from its start, prefetched to the device.
+    Part(u64),
     /// Prefetched to the host: a first touch on the device then arrives at the link's speed
     /// and not at once, so that the budget can be kept.
     Host,
@@ -81,11 +87,31 @@ pub enum Placement {
     FirstTouch,
 }
 
-/// Chooses for `bytes` of new memory. `budget`: 0 is none.
-pub fn place(facts: &Facts, budget: u64, bytes: u64, driver_free: u64) -> Placement {
+/// What is to be kept within on the device, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Budget {
+    /// Nothing but the device's own size.
+    None,
+    /// By evictions that follow what faults bring in.
+    Chased(u64),
+    /// By leaving memory on the host until it is prefetched: faults bring nothing in.
+    Kept(u64),
+}
+
+/// Chooses for `bytes` of new memory.
+pub fn place(facts: &Facts, budget: Budget, bytes: u64, driver_free: u64) -> Placement {
     let wanted = facts.prefetched.saturating_add(bytes);
-    if budget > 0 && wanted > budget {
-        return Placement::Host;
+    match budget {
+        Budget::Chased(limit) if wanted > limit => return Placement::Host,
+        // What of the rest is on the device, the daemon decides, so all of it may be.
+        Budget::Kept(limit) if facts.all_managed.saturating_add(bytes) > limit => {
+            let room = limit.saturating_sub(facts.all_managed).min(driver_free);
+            return match room / BLOCK_BYTES * BLOCK_BYTES {
+                0 => Placement::FirstTouch,
+                part => Placement::Part(part),
+            };
+        }
+        _ => {}
     }
     // Earlier prefetches may still be under way and not be counted by the driver yet.
     let taken = facts.baseline.saturating_add(facts.device_kind);
@@ -183,12 +209,18 @@ mod tests {
             prefetched: 400 * MIB,
             ..facts()
         };
-        assert_eq!(place(&facts, 0, 100 * MIB, 512 * MIB), Placement::Device);
         assert_eq!(
-            place(&facts, 0, 101 * MIB, 512 * MIB),
+            place(&facts, Budget::None, 100 * MIB, 512 * MIB),
+            Placement::Device
+        );
+        assert_eq!(
+            place(&facts, Budget::None, 101 * MIB, 512 * MIB),
             Placement::FirstTouch
         );
-        assert_eq!(place(&facts, 0, 100 * MIB, 99 * MIB), Placement::FirstTouch);
+        assert_eq!(
+            place(&facts, Budget::None, 100 * MIB, 99 * MIB),
+            Placement::FirstTouch
+        );
     }
 
     #[test]
@@ -198,13 +230,29 @@ mod tests {
             ..facts()
         };
         assert_eq!(
-            place(&facts, 256 * MIB, 56 * MIB, 512 * MIB),
+            place(&facts, Budget::Chased(256 * MIB), 56 * MIB, 512 * MIB),
             Placement::Device
         );
         assert_eq!(
-            place(&facts, 256 * MIB, 57 * MIB, 512 * MIB),
+            place(&facts, Budget::Chased(256 * MIB), 57 * MIB, 512 * MIB),
             Placement::Host
         );
+    }
+
+    #[test]
+    fn a_kept_budget_takes_what_fits_beside_all_managed_memory() {
+        let placed = |all_managed, bytes| {
+            let facts = Facts {
+                prefetched: 100 * MIB,
+                all_managed,
+                ..facts()
+            };
+            place(&facts, Budget::Kept(256 * MIB), bytes, 512 * MIB)
+        };
+        assert_eq!(placed(200 * MIB, 56 * MIB), Placement::Device);
+        assert_eq!(placed(200 * MIB, 58 * MIB), Placement::Part(56 * MIB));
+        assert_eq!(placed(256 * MIB, 2 * MIB), Placement::FirstTouch);
+        assert_eq!(placed(300 * MIB, 2 * MIB), Placement::FirstTouch);
     }
 
     #[test]

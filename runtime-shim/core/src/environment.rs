@@ -102,6 +102,15 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// The budget is kept by leaving memory on the host unless it is prefetched, for a
+    /// policy that prefetches. `demand` is for the driver's own behaviour within a budget.
+    pub fn keeps_on_host(&self) -> bool {
+        let policy = self.policy.as_bytes();
+        self.budget > 0 && matches!(policy, b"" | b"foresight" | b"deepum")
+    }
+}
+
 /// A byte count: digits, and perhaps `KiB`, `MiB`, `GiB` or `TiB`.
 fn parse_bytes(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();

@@ -140,6 +140,10 @@ pub unsafe fn alloc_managed(
     }
     // SAFETY: the driver has written there.
     let found = unsafe { *address };
+    if state::active().is_some_and(|settings| settings.keeps_on_host()) {
+        // Advice of the program's own comes later, and holds.
+        managed::keep_on_host(found, bytes as u64);
+    }
     // The last block may be shared with another allocation: it is left alone.
     let whole = bytes as u64 / BLOCK_BYTES * BLOCK_BYTES;
     let allocation = Allocation {

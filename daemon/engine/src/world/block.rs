@@ -126,6 +126,8 @@ pub(crate) struct Block {
     pub unproven: bool,
     /// A command on it was refused: it is left alone until it is used again.
     pub refused: bool,
+    /// Launches access it on the host without a fault.
+    pub mapped: bool,
     /// Stands in the list of changed blocks.
     pub changed: bool,
     /// Its allocation is gone.
@@ -203,6 +205,7 @@ impl Blocks {
             uses: Uses::default(),
             unproven: false,
             refused: false,
+            mapped: false,
             changed: false,
             gone: false,
         };
@@ -242,6 +245,7 @@ impl Blocks {
             block.migrated = self.clock;
         }
         block.residency = residency;
+        block.mapped = false;
         match residency {
             Residency::Unpopulated | Residency::Host => block.device_bytes = 0,
             Residency::Device if block.device_bytes == 0 => block.device_bytes = BLOCK_BYTES,

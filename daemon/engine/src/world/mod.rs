@@ -43,6 +43,10 @@ pub(crate) struct World {
     pub capacity: u64,
     /// Only the engine keeps the capacity.
     pub enforce: bool,
+    /// Faults and first touches leave content on the host.
+    pub remote: bool,
+    /// Bytes of blocks that launches used there.
+    pub remote_bytes: u64,
     discard: bool,
     inflight_bytes: u64,
     block_limit: usize,
@@ -62,6 +66,8 @@ impl World {
             guard_end: 0,
             capacity: config.capacity.0 / BLOCK_BYTES,
             enforce: config.enforce,
+            remote: config.remote,
+            remote_bytes: 0,
             discard: config.discard,
             inflight_bytes: config.inflight_bytes.0,
             block_limit: config.blocks,
@@ -87,6 +93,17 @@ impl World {
             let slot = self.blocks.insert(id, pool, born);
             if place != Residency::Unpopulated {
                 self.blocks.set(slot, place);
+            }
+        }
+    }
+
+    /// A part of new memory is on the device, or will be before anything uses it.
+    pub(crate) fn placed(&mut self, range: Range) {
+        for id in self.memory.tracked(range).blocks() {
+            if let Some(slot) = self.blocks.find(id)
+                && self.blocks.get(slot).residency == Residency::Unpopulated
+            {
+                self.blocks.set(slot, Residency::Device);
             }
         }
     }
@@ -205,12 +222,24 @@ impl World {
             block.unproven = false;
             self.usefulness.late(BLOCK_BYTES);
         }
+        if self.remote {
+            self.mapped_on_host(slot);
+        }
         Some(slot)
+    }
+
+    /// The device accesses a block that is not there: it does so on the host from now on.
+    pub(crate) fn mapped_on_host(&mut self, slot: u32) {
+        if self.blocks.get(slot).residency == Residency::Unpopulated {
+            self.blocks.set(slot, Residency::Host);
+        }
+        let block = self.blocks.get_mut(slot);
+        block.mapped = block.residency == Residency::Host;
     }
 
     /// A launch that used the block is over.
     pub(crate) fn used(&mut self, slot: u32, position: u64) {
-        let probes = self.probes;
+        let (probes, remote) = (self.probes, self.remote);
         let block = self.blocks.get_mut(slot);
         block.last_used = position;
         block.content = true;
@@ -219,6 +248,14 @@ impl World {
         match residency {
             Residency::MovingIn if proven => self.usefulness.late(BLOCK_BYTES),
             _ if proven => self.usefulness.useful(BLOCK_BYTES),
+            Residency::Unpopulated | Residency::Host if remote => {
+                if !probes {
+                    self.mapped_on_host(slot);
+                }
+                if self.blocks.get(slot).mapped {
+                    self.remote_bytes += BLOCK_BYTES;
+                }
+            }
             Residency::Unpopulated | Residency::Host if !probes => {
                 self.blocks.set(slot, Residency::Device);
             }
@@ -250,8 +287,11 @@ impl World {
 
     /// Position of the next launch that uses a block, queued or predicted.
     pub(crate) fn next_use(&self, slot: u32) -> u64 {
-        let uses = &self.blocks.get(slot).uses;
-        if let Some(queued) = uses.at_or_after(self.floor()) {
+        let block = self.blocks.get(slot);
+        let uses = &block.uses;
+        // What runs accesses such a block where it is: a fetch would come too late for it.
+        let from = self.floor() + u64::from(block.mapped);
+        if let Some(queued) = uses.at_or_after(from) {
             return queued;
         }
         let Some(lag) = self.history.lag() else {

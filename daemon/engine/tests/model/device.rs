@@ -16,6 +16,9 @@ pub struct Machine {
     pub device_blocks: u64,
     /// Blocks that the engine may fill, where it keeps a budget by itself.
     pub budget_blocks: Option<u64>,
+    /// Launches use on the host what is not on the device, at the link's rate; only
+    /// commands bring it there.
+    pub remote: bool,
     pub block_in_ns: u64,
     pub block_out_ns: u64,
     /// Fault service before the transfer, for one block.
@@ -34,6 +37,7 @@ impl Machine {
         Self {
             device_blocks,
             budget_blocks: None,
+            remote: false,
             block_in_ns: 2_097_152,
             block_out_ns: 2_097_152,
             fault_ns: 90_000,
@@ -65,6 +69,8 @@ pub struct Outcome {
     pub faults: u64,
     pub blocks_in: u64,
     pub blocks_out: u64,
+    /// Uses of blocks on the host.
+    pub remote: u64,
     pub prefetched: u64,
     /// Of managed memory on the device at any time.
     pub peak_blocks: u64,
@@ -101,6 +107,8 @@ enum Place {
 struct BlockState {
     place: Place,
     discarded: bool,
+    /// The device's page tables name it on the host: no use of it faults.
+    mapped: bool,
     stamp: u64,
     live: u32,
     pool: bool,
@@ -160,6 +168,7 @@ impl Device {
         let capacity = machine.budget_blocks.unwrap_or(machine.device_blocks);
         let mut config = Config::new(policy, Bytes(capacity * BLOCK_BYTES));
         config.enforce = machine.budget_blocks.is_some();
+        config.remote = machine.remote;
         config.link_bytes_per_us = BLOCK_BYTES as f64 * 1e3 / machine.block_in_ns as f64;
         Self::with_config(machine, config)
     }
@@ -272,6 +281,7 @@ impl Device {
                     let state = BlockState {
                         place: Place::Nowhere,
                         discarded: false,
+                        mapped: false,
                         stamp: 0,
                         live: u32::from(!pool),
                         pool,
@@ -402,6 +412,7 @@ impl Device {
                 self.after(slice, Happening::Compute);
             }
             Place::In | Place::Out => self.waiting_for = Some(block),
+            Place::Nowhere | Place::Host if self.machine.remote => self.use_on_host(block, slice),
             Place::Nowhere | Place::Host => {
                 self.waiting_for = Some(block);
                 self.outcome.faults += 1;
@@ -417,6 +428,28 @@ impl Device {
                 );
             }
         }
+    }
+
+    /// The running launch uses a block over the link; the first time it faults.
+    fn use_on_host(&mut self, block: u64, slice: u64) {
+        let state = self.blocks.get_mut(&block).unwrap();
+        state.place = Place::Host;
+        let mut took = slice + self.machine.block_in_ns;
+        if !std::mem::replace(&mut state.mapped, true) {
+            took += self.machine.fault_ns;
+            self.outcome.faults += 1;
+            self.observe(&Event::Fault {
+                address: block * BLOCK_BYTES,
+                faults: 1,
+                by_host: false,
+            });
+        }
+        self.outcome.remote += 1;
+        self.outcome.compute_ns += slice;
+        if let Some((_, _, index)) = &mut self.running {
+            *index += 1;
+        }
+        self.after(took, Happening::Compute);
     }
 
     fn fault_served(&mut self) {
@@ -486,6 +519,7 @@ impl Device {
         self.lrm.remove(&(state.stamp, block));
         self.discarded.remove(&(state.stamp, block));
         state.discarded = false;
+        state.mapped = false;
         if matches!(state.place, Place::Device | Place::In | Place::Out) {
             self.frames -= 1;
         }
@@ -523,7 +557,8 @@ impl Device {
             if place == Some(Place::Host) {
                 let wait = self.room();
                 self.frames += 1;
-                self.blocks.get_mut(&block).unwrap().place = Place::In;
+                let state = self.blocks.get_mut(&block).unwrap();
+                (state.place, state.mapped) = (Place::In, false);
                 self.busy_in = true;
                 self.after(wait + self.machine.block_in_ns, Happening::LinkIn);
             } else {
@@ -695,7 +730,8 @@ impl Device {
                 self.leave(block, Place::Nowhere);
             }
             (Operation::Discard, Place::Host) => {
-                self.blocks.get_mut(&block).unwrap().place = Place::Nowhere;
+                let state = self.blocks.get_mut(&block).unwrap();
+                (state.place, state.mapped) = (Place::Nowhere, false);
             }
             (Operation::Populate, Place::Nowhere) => {
                 self.room();

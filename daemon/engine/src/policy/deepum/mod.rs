@@ -244,6 +244,10 @@ impl Policy for Deepum {
         self.last_fault = Some(block);
         // A fault aborts the chain and the commands that it left (section 4.2).
         self.waiting.clear();
+        if world.remote {
+            // The fault left it on the host; the paper's driver would have brought it.
+            self.waiting.push_back(block);
+        }
         self.chain = Some(Chain::new(self.context, block));
         self.stuck = false;
     }

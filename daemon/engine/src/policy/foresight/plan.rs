@@ -3,7 +3,7 @@
 //! Owns the exchange rule, the reserve of free frames and how far ahead to fetch.
 
 use super::Foresight;
-use super::rank::is_dead;
+use super::rank::{is_dead, is_known};
 use crate::command::{Command, Operation, Queue};
 use crate::policy::demand::{budget_reserve, out_limit};
 use crate::stats::{BreakerState, Stats};
@@ -32,6 +32,8 @@ pub(crate) struct Reach {
     last: Micros,
     idle: bool,
     idle_us: u64,
+    /// What launches had used on the host when it was last looked at.
+    remote_bytes: u64,
 }
 
 impl Default for Reach {
@@ -44,6 +46,7 @@ impl Default for Reach {
             last: Micros(0),
             idle: true,
             idle_us: 0,
+            remote_bytes: 0,
         }
     }
 }
@@ -83,7 +86,11 @@ impl Reach {
             return;
         }
         let whole_us = now.0.saturating_sub(self.since.0).max(1);
-        let spare = self.idle_us as f64 / whole_us as f64 > Self::SPARE;
+        // The link is as busy with what launches use on the host.
+        let remote_bytes = world.remote_bytes - self.remote_bytes;
+        let idle_us = self.idle_us as f64 - remote_bytes as f64 / world.orders.rate(Queue::In);
+        let spare = idle_us / whole_us as f64 > Self::SPARE;
+        self.remote_bytes = world.remote_bytes;
         self.looked = head;
         self.since = now;
         self.idle_us = 0;
@@ -119,6 +126,9 @@ pub(crate) fn carry_out(
 fn reserve(world: &World) -> i64 {
     if world.blocks.len() as u64 <= world.capacity {
         0
+    } else if world.remote {
+        // Nothing comes but what is fetched.
+        1
     } else if world.enforce {
         budget_reserve(world.capacity)
     } else {
@@ -139,7 +149,7 @@ fn drop_stale(
 ) {
     for _ in 0..STALE_AT_ONCE {
         let room = world.free_frames(world.capacity) - reserve;
-        if world.enforce && policy.ranks.unborn.len() as i64 >= room {
+        if world.enforce && !world.remote && policy.ranks.unborn.len() as i64 >= room {
             break;
         }
         let Some((_, slot)) = policy.ranks.stale.first() else {
@@ -228,6 +238,8 @@ fn needs(policy: &Foresight, world: &World) -> Vec<Need> {
         .absent
         .iter()
         .map(|(key, _)| key)
+        // For the rest there is room or there is not.
+        .take_while(|&key| is_known(key))
         .take(fetches)
         .peekable();
     let mut births = policy

@@ -21,7 +21,8 @@ const OVERDUE: usize = 1024;
 pub(crate) struct Ranks {
     /// Blocks on the device: the last one is the next victim.
     pub resident: Ranking,
-    /// Blocks with a known use that are not there: the first one is the next to fetch.
+    /// Blocks with a known use that are not there: the first one is the next to fetch. Last
+    /// those that launches access on the host, though nothing foretells when again.
     pub absent: Ranking,
     /// Dead blocks without a frame that are to be born again: they will need one.
     pub unborn: Ranking,
@@ -29,6 +30,11 @@ pub(crate) struct Ranks {
     pub stale: Ranking,
     lag: Option<u64>,
     launches: u64,
+}
+
+/// Whether a key says when the block is used next.
+pub(crate) fn is_known(key: u64) -> bool {
+    key < UNKNOWN
 }
 
 /// Whether a victim's key says that its content is dead.
@@ -84,6 +90,9 @@ impl Ranks {
                 }
                 Residency::Device => resident = Some(next.min(POSITIONS)),
                 Residency::Host if block.dead() => stale = (!block.refused).then_some(next),
+                Residency::Host if next == NEVER && block.mapped && !block.refused => {
+                    absent = Some(UNKNOWN + POSITIONS - block.last_used.min(POSITIONS));
+                }
                 Residency::Host | Residency::Unpopulated if next == NEVER || block.refused => {}
                 Residency::Unpopulated if block.dead() => unborn = Some(next.min(POSITIONS)),
                 Residency::Host | Residency::Unpopulated => absent = Some(next.min(POSITIONS)),
