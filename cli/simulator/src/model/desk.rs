@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
+use super::Model;
 use super::blocks::{Frame, ListName};
 use super::lane::{Order, Want};
-use super::Model;
 use crate::class::Ticket;
 use crate::machine::Machine;
 use crate::trace::{Block, Piece};
@@ -44,7 +44,7 @@ pub struct Desk<'a> {
 pub(super) trait State: std::fmt::Debug {
     fn core(&self) -> &Model<'_>;
     fn order_in(&mut self, block: Block, want: Want, ticket: Ticket, first: bool) -> bool;
-    fn order_out(&mut self, block: Block, ticket: Ticket, first: bool) -> bool;
+    fn order_out(&mut self, block: Block, want: Want, ticket: Ticket, first: bool) -> bool;
     fn ticket(&mut self) -> Ticket;
     fn begin(&mut self, ticket: Ticket, blocks: u32);
     fn cancel(&mut self);
@@ -66,7 +66,7 @@ impl State for Model<'_> {
         state.queued_in = true;
         let bytes = match want {
             Want::Prefetch(_) => state.on_host().bytes(),
-            Want::Populate(..) | Want::Evict => 0,
+            Want::Populate(..) | Want::Evict | Want::EvictDeep => 0,
         };
         self.lane_in.push(Order {
             block,
@@ -78,7 +78,7 @@ impl State for Model<'_> {
         true
     }
 
-    fn order_out(&mut self, block: Block, ticket: Ticket, first: bool) -> bool {
+    fn order_out(&mut self, block: Block, want: Want, ticket: Ticket, first: bool) -> bool {
         let state = self.blocks.get_mut(block);
         if state.frame != Frame::Held || state.queued_out {
             return false;
@@ -87,7 +87,7 @@ impl State for Model<'_> {
         let bytes = state.device.bytes();
         self.lane_out.push(Order {
             block,
-            want: Want::Evict,
+            want,
             ticket,
             first,
             bytes,
@@ -109,7 +109,12 @@ impl State for Model<'_> {
     }
 
     fn cancel(&mut self) {
-        while let Some(order) = self.lane_in.pop() {
+        let mut dropped: Vec<Order> = self.artifact.cancel().collect();
+        for order in &dropped {
+            self.lane_in.queued_bytes -= order.bytes;
+        }
+        dropped.extend(std::iter::from_fn(|| self.lane_in.pop()));
+        for order in dropped {
             self.blocks.get_mut(order.block).queued_in = false;
             self.settle(order.ticket);
         }
@@ -133,7 +138,7 @@ impl<'a> Desk<'a> {
         Self { model }
     }
 
-    fn core(&self) -> &Model<'_> {
+    pub(super) fn core(&self) -> &Model<'_> {
         self.model.core()
     }
 
@@ -244,10 +249,19 @@ impl<'a> Desk<'a> {
     /// Brings what these blocks have on the device to the host, in this order, in one
     /// call. A block whose content was dropped costs no transfer.
     pub fn evict(&mut self, blocks: &[Block]) -> Ticket {
+        self.order_out(blocks, Want::Evict)
+    }
+
+    /// As [`Desk::evict`], but to the SSD, where the machine has one.
+    pub fn evict_deep(&mut self, blocks: &[Block]) -> Ticket {
+        self.order_out(blocks, Want::EvictDeep)
+    }
+
+    fn order_out(&mut self, blocks: &[Block], want: Want) -> Ticket {
         let ticket = self.model.ticket();
         let mut count = 0;
         for block in blocks {
-            if self.model.order_out(*block, ticket, count == 0) {
+            if self.model.order_out(*block, want, ticket, count == 0) {
                 count += 1;
             }
         }

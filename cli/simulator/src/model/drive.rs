@@ -3,7 +3,7 @@
 use crate::class::{
     AnyPolicy, DriverNotice, FutureNotice, LaunchNotice, LaunchRecord, LifetimeNotice, Seq,
 };
-use crate::machine::Machine;
+use crate::machine::{Machine, Rules};
 use crate::timeline::{Stall, Timeline};
 use crate::trace::{Block, Launch, Program, Step};
 use crate::units::Nanos;
@@ -15,7 +15,9 @@ use super::{Desk, Model, Note, Totals};
 
 /// A policy dropped content that the program still needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("content at {address:#x} ({leaves} x 64 KiB of its block) was dropped and needed at {at:?}")]
+#[error(
+    "content at {address:#x} ({leaves} x 64 KiB of its block) was dropped and needed at {at:?}"
+)]
 pub struct DataLoss {
     /// First byte of the block.
     pub address: u64,
@@ -107,6 +109,10 @@ impl Run<'_, '_, '_> {
         let until = self.moment();
         let program = self.model.program;
         let next = self.kernel.as_mut().and_then(|kernel| {
+            if self.model.machine.rules == Rules::G10 {
+                let end = self.model.artifact.launch_end()?;
+                return (end <= until).then_some((end, Next::End));
+            }
             let accesses = program.accesses(kernel.launch);
             kernel.advance(&mut self.model, accesses, until)
         });
@@ -140,6 +146,7 @@ impl Run<'_, '_, '_> {
     fn moment(&self) -> Nanos {
         let model = &self.model;
         let mut at = model.lane_in.end().min(model.lane_out.end());
+        at = at.min(model.artifact.moment());
         if let Some(until) = self.service.until {
             at = at.min(until);
         }
@@ -235,6 +242,14 @@ impl Run<'_, '_, '_> {
         let info = program.launch(launch);
         let accesses = program.accesses(launch);
         self.kernel = Some(Kernel::new(launch, self.model.now, info.time, accesses));
+        if self.model.machine.rules == Rules::G10 {
+            let policy = &mut *self.policy;
+            self.model.pump(&mut |model| victim(policy, model));
+            let faults = self.model.artifact_start(launch.0, info.time, accesses);
+            if !faults.is_empty() {
+                self.driver(DriverNotice::Faults(&faults));
+            }
+        }
     }
 
     fn end(&mut self) {
@@ -244,6 +259,11 @@ impl Run<'_, '_, '_> {
         let launch = kernel.launch;
         if let Some(timeline) = &mut self.model.timeline {
             timeline.kernel(launch, kernel.started, self.model.now);
+        }
+        if self.model.machine.rules == Rules::G10 {
+            let (program, time) = (self.model.program, self.model.program.launch(launch).time);
+            self.model
+                .artifact_end(kernel.started, time, program.accesses(launch));
         }
         self.host.ahead -= 1;
         match &mut *self.policy {
@@ -314,6 +334,9 @@ impl Run<'_, '_, '_> {
     /// Takes in the transfers that end now.
     fn transfers(&mut self) {
         let now = self.model.now;
+        if self.model.machine.rules == Rules::G10 {
+            self.model.artifact_transfers();
+        }
         if self.model.lane_out.end() <= now
             && let Some(current) = self.model.lane_out.current.take()
         {
@@ -419,4 +442,3 @@ fn victim(policy: &mut AnyPolicy<'_>, model: &mut Model<'_>) -> Option<Block> {
         .filter(|block| model.evictable(*block))
         .or_else(|| model.driver_victim())
 }
-

@@ -126,4 +126,3 @@ impl Host {
         self.faulting = model.host_waits > 0;
     }
 }
-

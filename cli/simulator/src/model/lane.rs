@@ -38,6 +38,8 @@ pub(super) enum Want {
     Populate(Leaves, Room),
     /// Bring its content to the host.
     Evict,
+    /// Bring its content to the SSD, where there is one.
+    EvictDeep,
 }
 
 /// One block's part of an order.

@@ -11,10 +11,13 @@
 mod blocks;
 mod desk;
 mod drive;
+mod g10;
 mod host;
 mod kernel;
 mod lane;
 mod service;
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -23,10 +26,11 @@ pub use desk::{Desk, Place, Room};
 pub use drive::{DataLoss, Played, Stopped, play};
 
 use blocks::{Blocks, Frame, ListName};
+use g10::Artifact;
 use lane::{Lane, Order, Transfer, Want, Why};
 
 use crate::class::{Arrival, Evictor, Ticket};
-use crate::machine::Machine;
+use crate::machine::{Machine, Rules};
 use crate::timeline::{self, Cause, Timeline};
 use crate::trace::{Block, Program};
 use crate::units::{BLOCK_BYTES, Leaves, Nanos, Region};
@@ -121,6 +125,8 @@ pub(crate) struct Model<'p> {
     totals: Totals,
     timeline: Option<Timeline>,
     loss: Option<DataLoss>,
+    /// What only [`Rules::G10`] has.
+    artifact: Artifact,
 }
 
 impl<'p> Model<'p> {
@@ -151,6 +157,7 @@ impl<'p> Model<'p> {
             totals: Totals::default(),
             timeline,
             loss: None,
+            artifact: Artifact::default(),
         }
     }
 
@@ -225,7 +232,10 @@ impl<'p> Model<'p> {
         self.host_bytes = self.host_bytes.saturating_sub(host);
         if emptied {
             self.forget_unused(block);
-            self.blocks.discard(block);
+            // The artifact's dead pages hold memory until they are the oldest.
+            if self.machine.rules == Rules::Uvm {
+                self.blocks.discard(block);
+            }
         }
         if !lifetimes && !alive.is_empty() {
             self.lose(block, alive);
@@ -248,12 +258,9 @@ impl<'p> Model<'p> {
 
     /// Begins what the directions of the link can begin now.
     fn pump(&mut self, victim: &mut dyn FnMut(&mut Self) -> Option<Block>) {
-        loop {
-            let out = self.pump_out();
-            let inward = self.pump_in(victim);
-            if !out && !inward {
-                break;
-            }
+        match self.machine.rules {
+            Rules::Uvm => while self.pump_out() | self.pump_in(victim) {},
+            Rules::G10 => self.artifact_pump(victim),
         }
         if let Some(timeline) = &mut self.timeline {
             use timeline::Counter::{QueuedIn, QueuedOut, Resident};
@@ -274,7 +281,7 @@ impl<'p> Model<'p> {
                 return false;
             };
             self.lane_out.urgent.pop_front();
-            self.leave(transfer, Nanos(0), rate);
+            self.leave(transfer, Nanos(0), rate, false);
             return true;
         }
         let Some(order) = self.lane_out.orders.front().copied() else {
@@ -302,7 +309,7 @@ impl<'p> Model<'p> {
             leaves: state.device,
             why: Why::Order(order.ticket),
         };
-        self.leave(transfer, call, rate);
+        self.leave(transfer, call, rate, order.want == Want::EvictDeep);
         true
     }
 
@@ -313,7 +320,8 @@ impl<'p> Model<'p> {
     }
 
     /// A block begins to leave the device; without content it is gone at once.
-    fn leave(&mut self, transfer: Transfer, extra: Nanos, rate: crate::units::Rate) {
+    /// To the SSD where the host is full or where it is `deep`.
+    fn leave(&mut self, transfer: Transfer, extra: Nanos, rate: crate::units::Rate, deep: bool) {
         self.forget_unused(transfer.block);
         self.blocks.leave(transfer.block);
         let state = self.blocks.get_mut(transfer.block);
@@ -322,9 +330,9 @@ impl<'p> Model<'p> {
         state.device = Leaves::NONE;
         let transfer = Transfer { leaves, ..transfer };
         let mut rate = rate;
+        let limit = self.machine.host_bytes.unwrap_or(u64::MAX);
         if !leaves.is_empty()
-            && let Some(limit) = self.machine.host_bytes
-            && self.host_bytes + leaves.bytes() > limit
+            && (deep || self.host_bytes + leaves.bytes() > limit)
             && let Some(ssd) = self.machine.ssd
         {
             rate = rate.min(ssd.write);
@@ -470,7 +478,7 @@ impl<'p> Model<'p> {
             Want::Prefetch(room) if state.populated.is_empty() => (Leaves::ALL, room),
             Want::Prefetch(room) => (state.on_host(), room),
             Want::Populate(leaves, room) => (leaves.minus(state.populated), room),
-            Want::Evict => (Leaves::NONE, Room::Wait),
+            Want::Evict | Want::EvictDeep => (Leaves::NONE, Room::Wait),
         }
     }
 

@@ -144,7 +144,9 @@ impl Service {
         model.populate(block, leaves);
         model.blocks.hold(block);
         if moving.is_empty() {
-            model.notes.push_back(Note::Arrived(block, 0, Arrival::Fault));
+            model
+                .notes
+                .push_back(Note::Arrived(block, 0, Arrival::Fault));
             self.at += 1;
             return true;
         }

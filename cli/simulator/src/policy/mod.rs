@@ -2,21 +2,27 @@
 
 mod allocations;
 mod always_max;
-mod belady;
 mod autoswap;
+mod autotm;
+mod belady;
 mod capuchin;
 #[cfg(test)]
 mod checks;
+mod deeptm;
 mod deepum;
+mod deepum_plus;
+mod dragon;
 mod driver;
 mod flashneuron;
 mod foresight;
+mod g10;
 mod ocdnn;
 mod ondemand;
 mod opt;
 mod oracle;
 mod prefetch_at_alloc;
 mod recency;
+mod patrickstar;
 mod plan;
 #[cfg(test)]
 mod samples;
@@ -25,8 +31,11 @@ mod sequential;
 mod steering;
 mod stride;
 mod swap;
+mod swapadvisor;
 mod tensors;
+mod tmof;
 mod vdnn;
+mod zero_offload;
 
 use crate::class::{AnyPolicy, Future};
 use crate::machine::Machine;
@@ -69,6 +78,15 @@ pub const POLICIES: &[Entry] = &[
     capuchin::ENTRY,
     flashneuron::ENTRY,
     sentinel::ENTRY,
+    deepum_plus::ENTRY,
+    g10::ENTRY,
+    swapadvisor::ENTRY,
+    autotm::ENTRY,
+    tmof::ENTRY,
+    dragon::ENTRY,
+    zero_offload::ENTRY,
+    deeptm::ENTRY,
+    patrickstar::ENTRY,
     belady::ENTRY,
     opt::ENTRY,
     deepum::ENTRY,

@@ -1,5 +1,17 @@
-//! What the planners of the future class share: budgets over launches. It owns no policy.
+//! What the planners of the future class share: idle periods, budgets over launches, next
+//! uses, and the execution of a finished plan. It owns no policy.
 
+mod gaps;
+mod script;
 mod slots;
+mod timing;
+mod uses;
 
-pub(super) use slots::Levels;
+pub(super) use gaps::{Gap, Gaps};
+pub(super) use script::{Fallback, Script, Scripted, drop_dead, populate_births};
+pub(super) use slots::{Excess, Levels, Track};
+pub(super) use timing::{Timed, Way, by_reuse, hasten, latest, relieve, script, times};
+pub(super) use uses::{Furthest, NEVER, Uses};
+
+#[cfg(test)]
+mod tests;

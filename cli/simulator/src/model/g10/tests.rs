@@ -1,0 +1,158 @@
+//! Times computed by hand: 100 us for a block over the link, 500 us to or from the SSD.
+
+use crate::class::{AnyPolicy, Desk, FutureNotice, FuturePolicy};
+use crate::machine::{self, Machine, Ssd};
+use crate::model::{Room, Totals, play};
+use crate::trace::{Block, Launch, LaunchSpec, Program, ProgramBuilder};
+use crate::units::{BLOCK_BYTES, Nanos, Rate, Region};
+
+const BASE: u64 = 1 << 32;
+
+struct Act<F>(F);
+
+impl<F: FnMut(FutureNotice<'_>, &mut Desk<'_>)> FuturePolicy for Act<F> {
+    fn notice(&mut self, notice: FutureNotice<'_>, desk: &mut Desk<'_>) {
+        (self.0)(notice, desk);
+    }
+}
+
+fn machine(frames: u64) -> Machine {
+    Machine {
+        memory_bytes: frames * BLOCK_BYTES,
+        link_in: Rate(BLOCK_BYTES * 10_000),
+        link_out: Rate(BLOCK_BYTES * 10_000),
+        ssd: Some(Ssd {
+            read: Rate(BLOCK_BYTES * 2_000),
+            write: Rate(BLOCK_BYTES * 2_000),
+        }),
+        ..machine::named("g10").unwrap()
+    }
+}
+
+fn blocks(first: u64, count: u64) -> Region {
+    Region {
+        address: BASE + first * BLOCK_BYTES,
+        bytes: count * BLOCK_BYTES,
+    }
+}
+
+/// Launches of so many microseconds that read and write these regions.
+fn program(launches: &[(u64, &[Region], &[Region])]) -> Program {
+    let mut builder = ProgramBuilder::new("hand");
+    builder.alloc(BASE, 64 * BLOCK_BYTES).unwrap();
+    builder.iteration(0).unwrap();
+    for (us, reads, writes) in launches {
+        let time = Nanos::from_micros(*us);
+        let spec = LaunchSpec::kernel("launch", time, reads, writes);
+        builder.launch(spec).unwrap();
+    }
+    builder.finish()
+}
+
+/// The whole run's time in microseconds, and its sums.
+fn played(
+    program: &Program,
+    machine: &Machine,
+    act: impl FnMut(FutureNotice<'_>, &mut Desk<'_>),
+) -> (u64, Totals) {
+    let mut policy = AnyPolicy::Future(Box::new(Act(act)));
+    let played = play(program, machine, &mut policy, true, None).unwrap();
+    (played.end.0.0.div_ceil(1000), played.end.1)
+}
+
+fn nothing(_: FutureNotice<'_>, _: &mut Desk<'_>) {}
+
+#[test]
+fn first_touch_is_charged_like_a_transfer_and_moves_nothing() {
+    let program = program(&[(1000, &[], &[blocks(0, 2)])]);
+    let (time, totals) = played(&program, &machine(8), nothing);
+    assert_eq!((time, totals.bytes_in, totals.stall.0), (1200, 0, 200_000));
+}
+
+#[test]
+fn what_nobody_wrote_comes_from_the_ssd() {
+    let program = program(&[(1000, &[blocks(0, 1)], &[])]);
+    let (time, totals) = played(&program, &machine(8), nothing);
+    assert_eq!((time, totals.bytes_in), (1500, BLOCK_BYTES));
+}
+
+#[test]
+fn faults_hold_a_launch_up_by_their_transfer_while_the_oldest_leave_beside_them() {
+    let program = program(&[
+        (1000, &[], &[blocks(0, 3)]),
+        (1000, &[], &[blocks(3, 3)]),
+        (1000, &[blocks(0, 1)], &[]),
+    ]);
+    let (time, totals) = played(&program, &machine(3), nothing);
+    assert_eq!(time, 1300 + 1300 + 1100);
+    assert_eq!(totals.bytes_in, BLOCK_BYTES);
+    assert_eq!(totals.bytes_out, 4 * BLOCK_BYTES);
+}
+
+#[test]
+fn a_full_host_sends_victims_to_the_ssd_and_the_launch_waits_for_its_last_part() {
+    let program = program(&[(10, &[], &[blocks(0, 3)]), (10, &[], &[blocks(3, 3)])]);
+    let machine = Machine {
+        host_bytes: Some(0),
+        ..machine(3)
+    };
+    let (time, _) = played(&program, &machine, nothing);
+    assert_eq!(time, 310 + 3 * 500);
+}
+
+#[test]
+fn host_and_ssd_traffic_run_side_by_side() {
+    // Block 0 goes to the SSD, 1 to 3 to the host; both come back for the last launch.
+    let program = program(&[
+        (1000, &[], &[blocks(0, 4)]),
+        (5000, &[], &[blocks(4, 1)]),
+        (1000, &[blocks(0, 4)], &[]),
+    ]);
+    let machine = machine(8);
+    let (time, totals) = played(&program, &machine, |notice, desk| {
+        if let FutureNotice::Starting(Launch(1)) = notice {
+            desk.evict_deep(&[Block(0)]);
+            desk.evict(&[Block(1), Block(2), Block(3)]);
+        }
+    });
+    // 500 us from the SSD beside 3 x 125 us at what the SSD leaves of the link.
+    assert_eq!(time, 1400 + 5100 + 1500);
+    assert_eq!(totals.bytes_out, 4 * BLOCK_BYTES);
+    assert_eq!(totals.bytes_in, 4 * BLOCK_BYTES);
+}
+
+#[test]
+fn a_queued_prefetch_is_no_fault_and_the_launch_runs_while_it_comes() {
+    let program = program(&[
+        (1000, &[], &[blocks(0, 2)]),
+        (1000, &[], &[blocks(4, 1)]),
+        (1000, &[blocks(0, 2)], &[]),
+    ]);
+    let (time, totals) = played(&program, &machine(8), |notice, desk| match notice {
+        FutureNotice::Starting(Launch(1)) => {
+            desk.evict(&[Block(0), Block(1)]);
+        }
+        FutureNotice::Starting(Launch(2)) => {
+            desk.prefetch(&[Block(0), Block(1)], Room::Wait);
+        }
+        _ => {}
+    });
+    assert_eq!(time, 1200 + 1100 + 1000);
+    assert_eq!(totals.bytes_in, 2 * BLOCK_BYTES);
+}
+
+#[test]
+fn a_prefetch_that_waits_for_room_takes_it_when_its_launch_runs() {
+    let program = program(&[
+        (1000, &[], &[blocks(0, 2)]),
+        (1000, &[], &[blocks(2, 2)]),
+        (1000, &[blocks(0, 1)], &[]),
+    ]);
+    let (time, totals) = played(&program, &machine(2), |notice, desk| {
+        if let FutureNotice::Starting(Launch(2)) = notice {
+            desk.prefetch(&[Block(0)], Room::Wait);
+        }
+    });
+    assert_eq!(time, 1200 + 1200 + 1000);
+    assert_eq!(totals.bytes_in, BLOCK_BYTES);
+}
