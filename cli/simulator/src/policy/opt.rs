@@ -43,9 +43,23 @@ fn make<'p>(machine: &Machine, future: Future<'p>) -> Box<dyn FuturePolicy + 'p>
     ];
     // Everything fits: there is nothing to choose.
     let fits = uses.blocks() <= (frames - reserve) as usize;
+    // Nothing is faster than the launches themselves.
+    let steady_range = future.program.steady();
+    let ideal: Nanos = future.program.iterations()[steady_range]
+        .iter()
+        .map(|launches| future.program.ideal(launches.clone()))
+        .sum();
+    let mut tried: Vec<(Rc<Plan>, When)> = Vec::new();
     let mut best: Option<(Nanos, Rc<Plan>, When)> = None;
     for (frames, ahead, when) in candidates {
         let plan = Rc::new(plan(&uses, machine, frames, ahead));
+        if tried
+            .iter()
+            .any(|(old, how)| old.same(&plan) && *how == when)
+        {
+            continue;
+        }
+        tried.push((plan.clone(), when));
         let executor = Executor::new(uses.clone(), plan.clone(), when);
         let time = match fits {
             true => Nanos(0),
@@ -54,7 +68,7 @@ fn make<'p>(machine: &Machine, future: Future<'p>) -> Box<dyn FuturePolicy + 'p>
         if best.as_ref().is_none_or(|(shortest, ..)| time < *shortest) {
             best = Some((time, plan, when));
         }
-        if fits {
+        if fits || time <= ideal {
             break;
         }
     }

@@ -39,6 +39,11 @@ pub(in crate::policy) struct Plan {
 }
 
 impl Plan {
+    /// Whether the same blocks come and go.
+    pub fn same(&self, other: &Self) -> bool {
+        self.leaves == other.leaves && self.brings == other.brings
+    }
+
     /// Whether the block has to be brought for this use.
     pub fn brings(&self, at: u32) -> bool {
         self.brings[at as usize / 64] >> (at % 64) & 1 == 1
