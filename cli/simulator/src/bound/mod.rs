@@ -24,10 +24,12 @@
 //! no assumption is made that a schedule repeats. All figures are whole numbers or sums in a
 //! fixed order, with no clock and one thread: the same call gives the same bound.
 
+#[cfg(feature = "lp")]
 mod coarse;
 mod gaps;
 #[cfg(feature = "lp")]
 mod linear;
+#[cfg(any(feature = "lp", test))]
 mod price;
 mod rates;
 mod slots;

@@ -21,6 +21,7 @@ impl Rates {
     }
 
     /// Nanoseconds for a leaf: inward, outward, joint (0 where there is no cap).
+    #[cfg(any(feature = "lp", test))]
     pub fn leaf(&self) -> [f64; 3] {
         let nanos = |rate: Rate| LEAF_BYTES as f64 * 1e9 / rate.0.max(1) as f64;
         let both = self.both.map_or(0.0, nanos);
