@@ -48,14 +48,39 @@ fn managed_memory_is_prefetched_to_the_device_while_it_fits() {
 }
 
 #[test]
-fn what_exceeds_the_budget_begins_on_the_host() {
+fn memory_within_a_budget_stays_on_the_host_but_for_what_fits() {
     let budget = (64 * MIB).to_string();
     let mut program = Program::start("dlsym", &[("OVERSUB_MEMORY_BUDGET", &budget)]);
+    let first = program.number(&format!("alloc {}", 60 * MIB));
+    program.number(&format!("alloc {}", 60 * MIB));
+    let third = program.number(&format!("alloc {}", 60 * MIB));
+    assert_eq!(program.count("cuMemAdvise_v2"), 3);
+    // All of the first, 4 MiB of the second.
+    assert_eq!(program.count("cuMemPrefetchAsync_v2"), 2);
+    assert_eq!(program.ask("last prefetch-kind"), "1");
+    assert_eq!(program.ask("last prefetch-bytes"), (4 * MIB).to_string());
+    // The next one finds the room of the first, once that is gone for good.
+    assert_eq!(program.ask(&format!("free {first}")), "0");
+    assert_eq!(program.ask(&format!("free {third}")), "0");
+    program.number(&format!("alloc {}", 2 * MIB));
+    assert_eq!(program.count("cuMemPrefetchAsync_v2"), 3);
+    program.quit();
+}
+
+#[test]
+fn under_demand_what_exceeds_the_budget_begins_on_the_host() {
+    let budget = (64 * MIB).to_string();
+    let environment = [
+        ("OVERSUB_MEMORY_BUDGET", budget.as_str()),
+        ("OVERSUB_POLICY", "demand"),
+    ];
+    let mut program = Program::start("dlsym", &environment);
     program.number(&format!("alloc {}", 60 * MIB));
     assert_eq!(program.ask("last prefetch-kind"), "1");
     let second = program.number(&format!("alloc {}", 60 * MIB));
     assert_eq!(program.ask("last prefetch"), second.to_string());
     assert_eq!(program.ask("last prefetch-kind"), "2");
+    assert_eq!(program.count("cuMemAdvise_v2"), 0);
     program.quit();
 }
 
