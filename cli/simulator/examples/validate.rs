@@ -7,6 +7,11 @@
 //! Published: `example_results` of platformxlab/G10, commit de2c8c6 (figure 11, fraction of
 //! ideal; figure 14, traffic). As there, the first two iterations from cold are run and the
 //! faster is reported.
+//!
+//! Known to lie outside, and not explained: `g10` on ViT 1280 (ours is faster and moves less)
+//! and `deepum-plus` on Inceptionv3 1536 (ours is faster). For the latter, fetching again
+//! what a launch loses while it runs does not close the gap; and the artifact's lower fault
+//! bandwidth for some launches would show in `ondemand`, whose time agrees.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -61,22 +66,6 @@ const PUBLISHED: [Published; 5] = [
     },
 ];
 
-/// Where the artifact does something else, and what: ours may then be better, not worse.
-const EXPLAINED: [(&str, &str, &str); 2] = [
-    (
-        "g10-vit-b1280",
-        "g10",
-        "the artifact's own plan is not monotone in resources: 0.7494 with 16 GiB of host \
-         memory, 0.6708 with more (its figure 16)",
-    ),
-    (
-        "g10-inceptionv3-b1536",
-        "deepum-plus",
-        "the artifact fetches what a launch's own faults evict from under it once more, and \
-         gives 95 of 929 launches a lower fault bandwidth from profiles that no trace holds",
-    ),
-];
-
 /// Relative, of `ondemand`'s traffic.
 const TRAFFIC: f64 = 0.03;
 /// Absolute, of fractions of ideal.
@@ -124,16 +113,8 @@ fn row(folder: &Path, published: &Published) -> Result<bool, String> {
         } else {
             (fraction - expected[2]).abs() <= FRACTION
         };
-        let reason = EXPLAINED
-            .iter()
-            .find(|known| known.0 == published.name && known.1 == policy)
-            .filter(|_| !within && fraction > expected[2]);
-        good &= within || reason.is_some();
-        let verdict = match reason {
-            _ if within => "within".to_owned(),
-            Some(known) => format!("explained: {}", known.2),
-            None => "OUTSIDE".to_owned(),
-        };
+        good &= within;
+        let verdict = if within { "within" } else { "OUTSIDE" };
         println!(
             "{:<22} {policy:<12} {inward:>9.2} {:>9.2} {out:>9.2} {:>9.2} {fraction:>8.4} {:>8.4}  {verdict}",
             published.name, expected[0], expected[1], expected[2]
