@@ -4,7 +4,7 @@
 //! allocation means all up to the next address that was ever passed, or to the end; where
 //! nothing bounds it, the first guess is four bytes for each thread, doubled by each fault
 //! beyond it (sixteen where no faults are seen, four again if that is too much). An argument of more than half the device is taken as data-dependent: neither
-//! fetched ahead nor kept.
+//! fetched ahead nor kept, until launches of the same function were seen to touch all of it.
 
 use std::sync::Arc;
 
@@ -23,6 +23,11 @@ const BLIND_BYTES_PER_THREAD: u64 = 16;
 const MOST_BYTES_PER_THREAD: u64 = 64;
 /// Corrections kept of one execution ID; one that needs more is data-dependent.
 const CORRECTIONS: usize = 256;
+/// A launch that uses more than one in this many of the device's blocks is followed on its
+/// way through them.
+const SWEEP_SHARE: u64 = 8;
+/// Absent blocks from which it can be told whether a launch uses all of its arguments.
+const OBSERVED_BLOCKS: u64 = 16;
 /// Times that a block must be left alone before it is no longer expected.
 const STRIKES: u8 = 2;
 
@@ -44,6 +49,9 @@ pub(crate) struct Access {
     pub set: Set,
     /// Memory of which it uses an unknown part.
     pub loose: Set,
+    /// Of a launch that uses a large part of the device: its arguments' blocks, argument
+    /// by argument. It goes through all of them side by side.
+    pub sweep: Option<Set>,
 }
 
 /// What was learned of launches' accesses.
@@ -55,6 +63,10 @@ pub(crate) struct Accesses {
     /// word.
     wide: Map<(u32, u32), u64>,
     corrections: Map<u32, Correction>,
+    /// Execution IDs that were seen to reach beyond the next landmark.
+    beyond: Map<u32, ()>,
+    /// Whether launches of a function use all of arguments that are larger than fits.
+    regular: Map<u32, bool>,
     /// The last set of each execution ID: equal ones are shared.
     shared: Map<u32, Access>,
 }
@@ -66,6 +78,8 @@ impl Accesses {
             limit,
             wide: Map::default(),
             corrections: Map::default(),
+            beyond: Map::default(),
+            regular: Map::default(),
             shared: Map::default(),
         }
     }
@@ -86,12 +100,16 @@ impl Accesses {
         let grid = launch.grid.iter().map(|&n| u64::from(n));
         let block = launch.block.iter().map(|&n| u64::from(n));
         let threads = grid.chain(block).fold(1, u64::saturating_mul);
+        let beyond = self.beyond.contains_key(&exec);
         let mut ranges = Vec::with_capacity(objects.len());
         let mut least = Vec::with_capacity(objects.len());
         for (index, object) in objects.iter().enumerate() {
             let Some(object) = object else { continue };
             let key = (launch.function.0, index as u32);
             let (mut range, mut small) = (object.extent, object.extent);
+            if beyond {
+                (range.bytes, small.bytes) = (object.rest_bytes, object.rest_bytes);
+            }
             let learned = self.wide.get(&key).copied();
             let first = if probes {
                 BYTES_PER_THREAD
@@ -113,55 +131,87 @@ impl Accesses {
         } else {
             &ranges
         };
-        self.access(exec, guess, memory)
+        let regular = self.regular.get(&launch.function.0) == Some(&true);
+        self.access(exec, guess, regular, memory)
     }
 
-    /// What a copy or any launch with known ranges uses.
-    pub(crate) fn access(&mut self, exec: u32, ranges: &[Range], memory: &Memory) -> Access {
+    /// What a copy or any launch with known ranges uses. `regular`: all of them.
+    pub(crate) fn access(
+        &mut self,
+        exec: u32,
+        ranges: &[Range],
+        regular: bool,
+        memory: &Memory,
+    ) -> Access {
         let mut strict: Vec<Extent> = ranges
             .iter()
             .map(|&range| extent_of(range, memory))
             .collect();
         let mut loose = Vec::new();
         strict.retain(|extent| {
-            let fits = extent.count <= self.capacity_blocks / 2;
+            let fits = regular || extent.count <= self.capacity_blocks / 2;
             if !fits {
                 loose.push(*extent);
             }
             fits
         });
+        let whole: u64 = strict.iter().map(|extent| extent.count).sum();
+        let sweep = whole > self.capacity_blocks / SWEEP_SHARE;
+        let sweep = sweep.then(|| Set::from(strict.clone()));
         normalize(&mut strict);
         // Together they must leave room to work in: the largest goes first.
         let mut total: u64 = strict.iter().map(|extent| extent.count).sum();
-        while total > self.capacity_blocks * 3 / 4 {
+        let mut sweep = sweep;
+        while !regular && total > self.capacity_blocks * 3 / 4 {
             let largest = (0..strict.len()).max_by_key(|&index| strict[index].count);
             let Some(index) = largest else { break };
             let extent = strict.remove(index);
             total -= extent.count;
             loose.push(extent);
+            sweep = None;
         }
         if let Some(correction) = self.corrections.get(&exec) {
             correction.apply(&mut strict, memory);
         }
         normalize(&mut loose);
-        self.share(exec, strict, loose)
+        self.share(exec, strict, loose, sweep)
     }
 
-    fn share(&mut self, exec: u32, strict: Vec<Extent>, loose: Vec<Extent>) -> Access {
+    fn share(
+        &mut self,
+        exec: u32,
+        strict: Vec<Extent>,
+        loose: Vec<Extent>,
+        sweep: Option<Set>,
+    ) -> Access {
         if let Some(last) = self.shared.get(&exec)
             && *last.set == *strict
             && *last.loose == *loose
+            && last.sweep == sweep
         {
             return last.clone();
         }
         let access = Access {
             set: Arc::from(strict),
             loose: Arc::from(loose),
+            sweep,
         };
         if exec != UNKNOWN && (self.shared.len() < self.limit || self.shared.contains_key(&exec)) {
             self.shared.insert(exec, access.clone());
         }
         access
+    }
+
+    /// Of `absent` blocks in the loose memory of a launch of `function`, it touched so many.
+    pub(crate) fn observe(&mut self, function: u32, absent: u64, touched: u64) {
+        if absent < OBSERVED_BLOCKS {
+            return;
+        }
+        if touched * 2 < absent {
+            self.regular.insert(function, false);
+        } else if touched * 8 >= absent * 7 {
+            self.regular.entry(function).or_insert(true);
+        }
     }
 
     /// A block faulted while `launch` ran, though it was not expected. `words` are the
@@ -183,6 +233,12 @@ impl Accesses {
             let key = (argument.function, argument.word);
             let each = self.wide.entry(key).or_insert(BYTES_PER_THREAD);
             *each = (*each * 2).min(MOST_BYTES_PER_THREAD * 2);
+        }
+        if before.is_some_and(|argument| memory.has_landmarks(argument.address))
+            && launch.exec != UNKNOWN
+            && self.beyond.len() < self.limit
+        {
+            self.beyond.insert(launch.exec, ());
         }
         let Some((name, offset)) = memory.name_at(block.address()) else {
             return;

@@ -14,6 +14,9 @@ use crate::usefulness::Usefulness;
 
 /// Prefetched bytes, decided to be of use or not, that a judgement needs.
 const WINDOW_BYTES: u64 = 64 * BLOCK_BYTES;
+/// Or one in so many blocks of the device, where that is more: a burst of bad luck shall not
+/// open it.
+const WINDOW_SHARE: u64 = 8;
 /// The same when trying again.
 const TRIAL_BYTES: u64 = 16 * BLOCK_BYTES;
 /// Launches that it stays open at first, and at most.
@@ -64,12 +67,13 @@ impl Breaker {
     }
 
     /// Looks at what became of prefetches up to launch `position`.
-    pub(crate) fn judge(&mut self, position: u64, so_far: &Usefulness) {
+    pub(crate) fn judge(&mut self, position: u64, so_far: &Usefulness, capacity_blocks: u64) {
+        let window_bytes = WINDOW_BYTES.max(capacity_blocks / WINDOW_SHARE * BLOCK_BYTES);
         let window = so_far.since(&self.mark);
         let bad = window.wasted_bytes;
         let decided = bad + window.late_bytes + window.useful_bytes;
         match self.state {
-            BreakerState::Closed if decided >= WINDOW_BYTES => {
+            BreakerState::Closed if decided >= window_bytes => {
                 self.mark = *so_far;
                 if bad * 10 > decided * 7 {
                     self.open(position);
@@ -118,9 +122,9 @@ mod tests {
     #[test]
     fn wasted_prefetches_open_it_and_useful_ones_do_not() {
         let mut breaker = Breaker::default();
-        breaker.judge(1, &after(60, 10));
+        breaker.judge(1, &after(60, 10), 128);
         assert_eq!(breaker.state(), BreakerState::Closed);
-        breaker.judge(2, &after(70, 100));
+        breaker.judge(2, &after(70, 100), 128);
         assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Open, 1));
         assert!(!breaker.allows(&after(70, 100)));
     }
@@ -132,34 +136,34 @@ mod tests {
             late_bytes: 200 * BLOCK_BYTES,
             ..after(10, 30)
         };
-        breaker.judge(1, &late);
+        breaker.judge(1, &late, 128);
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
     fn it_tries_again_with_little_and_closes_when_that_helps() {
         let mut breaker = Breaker::default();
-        breaker.judge(1, &after(0, 64));
-        breaker.judge(100, &after(0, 64));
+        breaker.judge(1, &after(0, 64), 128);
+        breaker.judge(100, &after(0, 64), 128);
         assert_eq!(breaker.state(), BreakerState::Open);
-        breaker.judge(300, &after(0, 64));
+        breaker.judge(300, &after(0, 64), 128);
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
         assert!(breaker.allows(&after(0, 64)));
         assert!(!breaker.allows(&after(16, 64)), "a trial is short");
-        breaker.judge(301, &after(16, 64));
+        breaker.judge(301, &after(16, 64), 128);
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
     fn each_failed_trial_doubles_the_wait() {
         let mut breaker = Breaker::default();
-        breaker.judge(0, &after(0, 64));
-        breaker.judge(256, &after(0, 64));
-        breaker.judge(257, &after(0, 80));
+        breaker.judge(0, &after(0, 64), 128);
+        breaker.judge(256, &after(0, 64), 128);
+        breaker.judge(257, &after(0, 80), 128);
         assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Open, 2));
-        breaker.judge(257 + 511, &after(0, 80));
+        breaker.judge(257 + 511, &after(0, 80), 128);
         assert_eq!(breaker.state(), BreakerState::Open);
-        breaker.judge(257 + 512, &after(0, 80));
+        breaker.judge(257 + 512, &after(0, 80), 128);
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
     }
 }

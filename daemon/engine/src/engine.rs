@@ -11,7 +11,7 @@ use crate::identity::Identities;
 use crate::pace::Pace;
 use crate::policy::{self, Policy};
 use crate::stats::CAUSES;
-use crate::units::{BLOCK_BYTES, BlockId, Range};
+use crate::units::{BLOCK_BYTES, BlockId, Range, TICKS};
 use crate::world::World;
 use crate::world::block::{Residency, Set};
 use crate::{
@@ -38,7 +38,16 @@ pub struct Engine {
     accesses: Accesses,
     policy: Box<dyn Policy>,
     pace: Pace,
+    /// What the running launch touches of memory of which it may use a part.
+    watch: Watch,
     now: Micros,
+}
+
+/// How much of its loose memory a launch touches.
+#[derive(Debug, Default)]
+struct Watch {
+    absent: u64,
+    touched: u64,
 }
 
 impl Engine {
@@ -56,6 +65,7 @@ impl Engine {
             accesses: Accesses::new(config.capacity.0 / BLOCK_BYTES, config.execution_ids),
             policy: policy::make(&config),
             pace: Pace::default(),
+            watch: Watch::default(),
             now: Micros(0),
             config,
         })
@@ -142,9 +152,13 @@ impl Engine {
         // as running.
         let queued = world.orders.bytes(Queue::Out) + BLOCK_BYTES;
         let until_us = EVICTION_US + queued as f64 / world.orders.rate(Queue::Out);
-        world.guard_end = world
-            .window
-            .running_end(stride + self.pace.launches_in(until_us));
+        world.guard_end = match world.progress.ahead(until_us) {
+            Some(ahead) => world.moment() + ahead,
+            None => {
+                let launches = stride + self.pace.launches_in(until_us);
+                world.window.running_end(launches) * TICKS + TICKS - 1
+            }
+        };
         self.policy
             .decide(self.now, &mut self.world, &mut self.stats, commands);
         let useful = &self.world.usefulness;
@@ -208,6 +222,7 @@ impl Engine {
                 + world.blocks.bytes()
                 + world.history.bytes()
                 + world.orders.table_bytes()
+                + world.progress.bytes()
                 + self.identities.bytes()
                 + self.accesses.bytes()
                 + self.policy.table_bytes(),
@@ -245,7 +260,7 @@ impl Engine {
         let named = |range: Option<Range>| memory.name_at(range?.address);
         let exec = self.identities.copy(copy, named(copy.dst), named(copy.src));
         let ranges: Vec<Range> = [copy.dst, copy.src].into_iter().flatten().collect();
-        let access = self.accesses.access(exec, &ranges, memory);
+        let access = self.accesses.access(exec, &ranges, true, memory);
         self.enqueue(copy.seq, copy.stream, exec, access, Arc::from([]));
     }
 
@@ -262,8 +277,24 @@ impl Engine {
         let set: Set = access.set.clone();
         let position = world.history.push(exec);
         let stale = world.history.stale().min(world.floor().saturating_sub(1));
-        for slot in slots_of(world, &set) {
-            world.blocks.get_mut(slot).uses.push(position, stale);
+        let (begin, stale) = (position * TICKS, stale * TICKS + TICKS - 1);
+        match &access.sweep {
+            Some(sweep) => {
+                for extent in sweep.iter() {
+                    for number in extent.first..extent.end() {
+                        let Some(slot) = world.blocks.find(BlockId(number)) else {
+                            continue;
+                        };
+                        let moment = begin + (number - extent.first) * TICKS / extent.count;
+                        world.blocks.get_mut(slot).uses.push(moment, stale);
+                    }
+                }
+            }
+            None => {
+                for slot in slots_of(world, &set) {
+                    world.blocks.get_mut(slot).uses.push(begin, stale);
+                }
+            }
         }
         let idle = world.window.len() == 0;
         world
@@ -281,11 +312,20 @@ impl Engine {
         let mut passed = 0;
         while let Some(launch) = self.world.window.pop() {
             passed += 1;
+            if passed == 1 {
+                let limit = self.config.execution_ids;
+                self.world.progress.ended(self.now, limit);
+            }
+            if let Some(argument) = launch.arguments.first() {
+                let Watch { absent, touched } = self.watch;
+                self.accesses.observe(argument.function, absent, touched);
+            }
             let world = &mut self.world;
             for slot in slots_of(world, &launch.set) {
                 world.used(slot, launch.position);
                 let block = world.blocks.get(slot);
-                if world.probes && !block.holds_frame() && !block.dead() && !block.mapped {
+                let away = !block.holds_frame() && block.left < launch.position;
+                if world.probes && away && !block.dead() && !block.mapped {
                     self.accesses
                         .left_alone(launch.exec, block.id, &world.memory);
                 }
@@ -295,6 +335,8 @@ impl Engine {
                     world.used(slot, launch.position);
                 }
             }
+            let live = self.world.blocks.live();
+            self.world.history.set_live(launch.position, live);
             self.started();
         }
         if passed > 0 {
@@ -311,6 +353,17 @@ impl Engine {
             return;
         };
         let exec = launch.exec;
+        let followed = launch.sweep.as_ref().unwrap_or(&launch.loose);
+        let blocks = followed.iter().map(|extent| extent.count).sum();
+        let absent = self.world.slots(&launch.loose);
+        let absent = absent.filter(|&slot| !self.world.blocks.get(slot).holds_frame());
+        self.watch = Watch {
+            absent: absent.count() as u64,
+            touched: 0,
+        };
+        let known = launch.sweep.is_some();
+        self.world.blocks.set_running(launch.position);
+        self.world.progress.began(self.now, exec, blocks, known);
         self.policy.started(&self.world, exec);
         if !self.world.probes {
             // Nobody tells of faults: what is not there will fault.
@@ -338,6 +391,7 @@ impl Engine {
             return;
         };
         let (exec, position) = (front.exec, front.position);
+        let loose = covers(&front.loose, id);
         let end = world.running_end.max(position);
         let running = || {
             world
@@ -367,9 +421,22 @@ impl Engine {
                 self.accesses.missed(launch, id, &arguments, &world.memory);
             }
         }
+        if let Some(ticks) = self
+            .world
+            .blocks
+            .get(slot)
+            .uses
+            .at_or_after(position * TICKS)
+            && ticks / TICKS == position
+        {
+            self.world.progress.faulted(self.now, ticks % TICKS);
+        }
         let block = self.world.blocks.get_mut(slot);
+        if block.last_used < position && loose {
+            self.watch.touched += 1;
+        }
         block.last_used = block.last_used.max(position);
-        block.content = true;
+        self.world.blocks.set_content(slot, true);
         self.policy.faulted(&self.world, slot, exec);
     }
 }

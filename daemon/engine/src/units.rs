@@ -31,6 +31,9 @@ impl BlockId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Seq(pub u64);
 
+/// Moments told apart within one launch.
+pub(crate) const TICKS: u64 = 1024;
+
 /// A stream of the program, by its slot in the shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StreamId(pub u8);

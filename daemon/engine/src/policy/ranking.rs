@@ -52,6 +52,11 @@ impl Ranking {
         self.order.iter().copied()
     }
 
+    /// As [`Ranking::iter`], from this key on.
+    pub(crate) fn iter_from(&self, key: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.order.range((key, 0)..).copied()
+    }
+
     /// Estimated size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.order.len() * 24 + self.keys.len() * 8) as u64

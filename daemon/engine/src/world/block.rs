@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::hash::Map;
-use crate::units::{BLOCK_BYTES, BlockId};
+use crate::units::{BLOCK_BYTES, BlockId, TICKS};
 
 /// Most positions of uses kept of one block; a block used more often in one cycle counts
 /// as needed at once.
@@ -68,18 +68,23 @@ pub(crate) fn normalize(extents: &mut Vec<Extent>) {
     extents.truncate(kept);
 }
 
-/// Positions at which launches use a block, oldest first.
+/// Moments at which launches use a block, oldest first: position times [`TICKS`], and how
+/// far the launch is by then.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Uses {
     positions: VecDeque<u64>,
-    /// The newest position that was dropped for want of room.
+    /// The newest one that was dropped for want of room.
     cut: u64,
 }
 
 impl Uses {
-    /// Adds a use. Positions up to `stale` are never asked for again.
+    /// Adds a use. Moments up to `stale` are never asked for again. Of several in one
+    /// launch the first counts.
     pub(crate) fn push(&mut self, position: u64, stale: u64) {
-        if self.positions.back() == Some(&position) {
+        if let Some(last) = self.positions.back_mut()
+            && *last / TICKS == position / TICKS
+        {
+            *last = position.min(*last);
             return;
         }
         while self.positions.front().is_some_and(|&first| first <= stale) {
@@ -93,7 +98,7 @@ impl Uses {
         self.positions.push_back(position);
     }
 
-    /// First use at `position` or later.
+    /// First use at that moment or later.
     pub(crate) fn at_or_after(&self, position: u64) -> Option<u64> {
         let index = self.positions.partition_point(|&p| p < position);
         if index == 0 && self.cut >= position {
@@ -120,6 +125,8 @@ pub(crate) struct Block {
     pub migrated: u64,
     /// Position of the last launch that used it and is over.
     pub last_used: u64,
+    /// Position of the launch that ran when it last left the device.
+    pub left: u64,
     /// When launches use it.
     pub uses: Uses,
     /// Came by a prefetch and was not used since.
@@ -159,7 +166,10 @@ pub(crate) struct Blocks {
     changed: Vec<u32>,
     frames: u64,
     moving_out: u64,
+    /// Blocks with content, wherever it lies.
+    live: u64,
     clock: u64,
+    running: u64,
 }
 
 impl Blocks {
@@ -175,6 +185,24 @@ impl Blocks {
     /// Of them, those that evictions or discards under way will free.
     pub(crate) fn moving_out(&self) -> u64 {
         self.moving_out
+    }
+
+    /// Blocks with content that is not dead, wherever it lies: the frames that would be in
+    /// use if everything fitted.
+    pub(crate) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// The launch at this position runs now.
+    pub(crate) fn set_running(&mut self, position: u64) {
+        self.running = position;
+    }
+
+    /// A block was written, or its content died.
+    pub(crate) fn set_content(&mut self, slot: u32, content: bool) {
+        let block = &mut self.slots[slot as usize];
+        let had = std::mem::replace(&mut block.content, content);
+        self.live = self.live + u64::from(content) - u64::from(had);
     }
 
     pub(crate) fn find(&self, id: BlockId) -> Option<u32> {
@@ -202,6 +230,7 @@ impl Blocks {
             content: false,
             migrated: 0,
             last_used,
+            left: 0,
             uses: Uses::default(),
             unproven: false,
             refused: false,
@@ -228,6 +257,7 @@ impl Blocks {
     pub(crate) fn remove(&mut self, id: BlockId) -> Option<&Block> {
         let slot = self.index.remove(&id.0)?;
         self.set(slot, Residency::Unpopulated);
+        self.set_content(slot, false);
         self.slots[slot as usize].gone = true;
         self.retired.push(slot);
         Some(&self.slots[slot as usize])
@@ -252,6 +282,9 @@ impl Blocks {
             _ => {}
         }
         let (holds, leaves) = (block.holds_frame(), residency == Residency::MovingOut);
+        if held && !holds {
+            block.left = self.running;
+        }
         self.frames = self.frames + u64::from(holds) - u64::from(held);
         self.moving_out = self.moving_out + u64::from(leaves) - u64::from(out);
     }

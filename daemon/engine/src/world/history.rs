@@ -11,10 +11,14 @@ use crate::hash::{Map, mix};
 const CONTEXTS: [usize; 3] = [16, 4, 1];
 /// Launches that may be missing or new before the place counts as lost.
 const PATIENCE: u64 = 8;
+/// Positions whose highest count of live blocks is kept together.
+const CHUNK: u64 = 64;
 
 #[derive(Debug)]
 struct Entry {
     exec: u32,
+    /// Blocks with content once it was over.
+    live: u32,
     contexts: [u64; CONTEXTS.len()],
 }
 
@@ -33,6 +37,8 @@ pub(crate) struct History {
     /// How long the place has held, in launches.
     held: u64,
     dropped: u64,
+    /// Most of `live` in each part of [`CHUNK`] positions; the first one holds `first`.
+    peaks: VecDeque<u32>,
 }
 
 impl History {
@@ -46,6 +52,7 @@ impl History {
             misses: 0,
             held: 0,
             dropped: 0,
+            peaks: VecDeque::new(),
         }
     }
 
@@ -91,6 +98,42 @@ impl History {
             .map(|entry| entry.exec)
     }
 
+    /// So many blocks had content when the launch at `position` was over.
+    pub(crate) fn set_live(&mut self, position: u64, live: u64) {
+        let live = u32::try_from(live).unwrap_or(u32::MAX);
+        let Some(index) = position.checked_sub(self.first) else {
+            return;
+        };
+        if let Some(entry) = self.ring.get_mut(index as usize) {
+            entry.live = live;
+        }
+        let chunk = (position / CHUNK - self.first / CHUNK) as usize;
+        if let Some(peak) = self.peaks.get_mut(chunk) {
+            *peak = (*peak).max(live);
+        }
+    }
+
+    /// Live blocks before the launch at `from`, and the most of them from there up to
+    /// before `until`. All of these launches must be over.
+    pub(crate) fn live_within(&self, from: u64, until: u64) -> (u32, u32) {
+        let live = |position: u64| self.entry(position).map_or(0, |entry| entry.live);
+        let now = live(from.saturating_sub(1).max(self.first));
+        let mut peak = now;
+        let mut position = from.max(self.first);
+        while position < until {
+            let whole = position.is_multiple_of(CHUNK) && position + CHUNK <= until;
+            if whole {
+                let chunk = (position / CHUNK - self.first / CHUNK) as usize;
+                peak = peak.max(self.peaks.get(chunk).copied().unwrap_or(0));
+                position += CHUNK;
+            } else {
+                peak = peak.max(live(position));
+                position += 1;
+            }
+        }
+        (now, peak)
+    }
+
     /// Adds a launch and returns its position.
     pub(crate) fn push(&mut self, exec: u32) -> u64 {
         let position = self.head() + 1;
@@ -102,7 +145,15 @@ impl History {
                 map.insert(context, position);
             }
         }
-        self.ring.push_back(Entry { exec, contexts });
+        let live = self.ring.back().map_or(0, |entry| entry.live);
+        self.ring.push_back(Entry {
+            exec,
+            live,
+            contexts,
+        });
+        if self.peaks.is_empty() || position.is_multiple_of(CHUNK) {
+            self.peaks.push_back(live);
+        }
         if self.ring.len() > self.limit {
             self.drop_oldest();
         }
@@ -180,6 +231,9 @@ impl History {
             }
         }
         self.first += 1;
+        if self.first.is_multiple_of(CHUNK) {
+            self.peaks.pop_front();
+        }
         self.dropped += 1;
         if self.matched.is_some_and(|matched| matched < self.first) {
             self.matched = None;
@@ -247,5 +301,34 @@ mod tests {
         assert_eq!(history.dropped(), 150);
         assert_eq!(history.lag(), Some(20));
         assert!(history.seen.iter().all(|map| map.len() <= 50));
+    }
+
+    #[test]
+    fn the_most_live_blocks_of_a_stretch_are_found_across_its_parts() {
+        let mut history = History::new(1000);
+        for position in 1..=300 {
+            history.push(0);
+            history.set_live(position, if position == 200 { 90 } else { position % 7 });
+        }
+        assert_eq!(history.live_within(3, 190), (2, 6));
+        assert_eq!(history.live_within(3, 201), (2, 90));
+        assert_eq!(
+            history.live_within(201, 300),
+            (90, 90),
+            "what is before counts"
+        );
+        let (_, peak) = history.live_within(202, 300);
+        assert_eq!(peak, 6);
+    }
+
+    #[test]
+    fn live_blocks_are_forgotten_with_their_launches() {
+        let mut history = History::new(100);
+        for position in 1..=500 {
+            history.push(0);
+            history.set_live(position, if position < 450 { 50 } else { 5 });
+        }
+        assert_eq!(history.live_within(460, 500), (5, 5));
+        assert!(history.peaks.len() <= 3, "{} parts", history.peaks.len());
     }
 }

@@ -11,6 +11,9 @@ use crate::units::Range;
 
 /// Landmarks kept of one allocation.
 const LANDMARKS: usize = 4096;
+/// A pointer into a pool part ends what lies at least so far before it. Views of one
+/// tensor that lie closer together are taken as interleaved.
+const LANDMARK_BYTES: u64 = 32 << 20;
 /// Parts of all pool segments together that are tracked.
 const PARTS: usize = 1 << 20;
 
@@ -27,10 +30,12 @@ pub(crate) struct Allocation {
 }
 
 /// A part of a pool segment that was handed out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub range: Range,
     pub name: u64,
+    /// As of allocations.
+    landmarks: BTreeSet<u64>,
 }
 
 /// What a pointer means.
@@ -44,6 +49,8 @@ pub(crate) struct Object {
     pub extent: Range,
     /// The extent ends at a part's end or at a landmark, not merely at the allocation's.
     pub bounded: bool,
+    /// From the pointer to the end of the part or allocation.
+    pub rest_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -152,7 +159,14 @@ impl Memory {
             return false;
         }
         let name = self.names.take(2, range.bytes);
-        self.parts.insert(range.address, Part { range, name });
+        self.parts.insert(
+            range.address,
+            Part {
+                range,
+                name,
+                landmarks: BTreeSet::new(),
+            },
+        );
         self.by_name.insert(name, range.address);
         true
     }
@@ -197,18 +211,26 @@ impl Memory {
             return None;
         }
         if allocation.pool {
-            let (_, part) = self.parts.range(..=pointer).next_back()?;
+            let (&start, part) = self.parts.range_mut(..=pointer).next_back()?;
             if pointer >= part.range.end() {
                 return None;
             }
+            let offset = pointer - start;
+            let large = part.range.bytes > LANDMARK_BYTES;
+            if large && offset > 0 && part.landmarks.len() < LANDMARKS {
+                part.landmarks.insert(offset);
+            }
+            let next = part.landmarks.range(offset + LANDMARK_BYTES..).next();
+            let end = next.copied().unwrap_or(part.range.bytes);
             return Some(Object {
                 name: part.name,
-                offset: pointer - part.range.address,
+                offset,
                 extent: Range {
                     address: pointer,
-                    bytes: part.range.end() - pointer,
+                    bytes: end - offset,
                 },
                 bounded: true,
+                rest_bytes: part.range.bytes - offset,
             });
         }
         let offset = pointer - base;
@@ -225,7 +247,14 @@ impl Memory {
                 bytes: end - offset,
             },
             bounded: next.is_some(),
+            rest_bytes: allocation.range.bytes - offset,
         })
+    }
+
+    /// `address` lies in a pool part into which pointers to several places were passed.
+    pub(crate) fn has_landmarks(&self, address: u64) -> bool {
+        let part = self.parts.range(..=address).next_back();
+        part.is_some_and(|(_, part)| address < part.range.end() && !part.landmarks.is_empty())
     }
 
     /// Name and offset of whatever lives at `address`.
@@ -242,5 +271,48 @@ impl Memory {
     pub(crate) fn table_bytes(&self) -> u64 {
         let landmarks: usize = self.allocations.values().map(|a| a.landmarks.len()).sum();
         (self.allocations.len() * 160 + self.parts.len() * 96 + landmarks * 16) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn part(bytes: u64) -> Memory {
+        let mut memory = Memory::default();
+        let range = Range {
+            address: 64 * MIB,
+            bytes,
+        };
+        assert!(memory.insert(range, true, bytes) && memory.begin_part(range));
+        memory
+    }
+
+    #[test]
+    fn a_pointer_to_a_tile_means_no_more_than_up_to_the_next_tile() {
+        let mut memory = part(1024 * MIB);
+        memory.resolve(64 * MIB + 256 * MIB);
+        let first = memory.resolve(64 * MIB).map(|object| object.extent.bytes);
+        assert_eq!(first, Some(256 * MIB));
+        let last = memory.resolve(64 * MIB + 256 * MIB);
+        assert_eq!(last.map(|object| object.extent.bytes), Some(768 * MIB));
+        assert!(memory.has_landmarks(64 * MIB));
+    }
+
+    #[test]
+    fn views_that_lie_close_together_do_not_bound_one_another() {
+        let mut memory = part(1024 * MIB);
+        memory.resolve(64 * MIB + 4096);
+        let whole = memory.resolve(64 * MIB).map(|object| object.extent.bytes);
+        assert_eq!(whole, Some(1024 * MIB));
+    }
+
+    #[test]
+    fn small_parts_are_meant_whole() {
+        let mut memory = part(32 * MIB);
+        memory.resolve(64 * MIB + 16 * MIB);
+        assert!(!memory.has_landmarks(64 * MIB));
     }
 }

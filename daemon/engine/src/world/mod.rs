@@ -7,18 +7,20 @@ pub(crate) mod block;
 pub(crate) mod history;
 pub(crate) mod memory;
 pub(crate) mod orders;
+pub(crate) mod progress;
 pub(crate) mod window;
 
 use crate::command::{Command, Operation, Queue};
 use crate::event::{Cause, Direction};
 use crate::policy::budget_reserve;
 use crate::stats::Stats;
-use crate::units::{BLOCK_BYTES, BlockId, Micros, Range, Seq, StreamId};
+use crate::units::{BLOCK_BYTES, BlockId, Micros, Range, Seq, StreamId, TICKS};
 use crate::{Config, usefulness::Usefulness};
 use block::{Blocks, Extent, Residency};
 use history::History;
 use memory::Memory;
 use orders::{Order, Orders};
+use progress::Progress;
 use window::Window;
 
 /// Next use of a block that none is known of.
@@ -37,8 +39,10 @@ pub(crate) struct World {
     pub probes: bool,
     /// Last position that may be running now.
     pub running_end: u64,
-    /// Last position that may begin before an eviction decided now takes effect.
+    /// Last moment that may come before an eviction decided now takes effect.
     pub guard_end: u64,
+    /// How far the oldest launch that is not over has come, as far as known.
+    pub progress: Progress,
     /// Frames that managed memory may fill.
     pub capacity: u64,
     /// Only the engine keeps the capacity.
@@ -64,6 +68,7 @@ impl World {
             probes: false,
             running_end: 0,
             guard_end: 0,
+            progress: Progress::default(),
             capacity: config.capacity.0 / BLOCK_BYTES,
             enforce: config.enforce,
             remote: config.remote,
@@ -162,8 +167,8 @@ impl World {
             }
             block.lives = block.lives.saturating_sub(1);
             if block.lives == 0 {
-                block.content = false;
                 block.refused = false;
+                self.blocks.set_content(slot, false);
             }
         }
     }
@@ -195,7 +200,7 @@ impl World {
                 Direction::Out => {
                     block.device_bytes = block.device_bytes.saturating_sub(overlap);
                     let empty = block.device_bytes == 0;
-                    let wasted = block.unproven;
+                    let unproven = block.unproven;
                     let leaves = match cause {
                         Cause::Eviction => true,
                         // Our own prefetch may still be on its way in.
@@ -203,8 +208,8 @@ impl World {
                     };
                     if leaves && residency != Residency::MovingOut {
                         block.unproven = false;
-                        if wasted {
-                            self.usefulness.wasted(BLOCK_BYTES);
+                        if unproven {
+                            self.came_of(slot);
                         }
                         self.blocks.set(slot, Residency::Host);
                     }
@@ -240,9 +245,9 @@ impl World {
     /// A launch that used the block is over.
     pub(crate) fn used(&mut self, slot: u32, position: u64) {
         let (probes, remote) = (self.probes, self.remote);
+        self.blocks.set_content(slot, true);
         let block = self.blocks.get_mut(slot);
         block.last_used = position;
-        block.content = true;
         block.refused = false;
         let (residency, proven) = (block.residency, std::mem::take(&mut block.unproven));
         match residency {
@@ -265,7 +270,7 @@ impl World {
 
     /// A block may be used by what runs now.
     pub(crate) fn running(&self, slot: u32) -> bool {
-        self.used_until(slot, self.running_end)
+        self.used_until(slot, self.running_end * TICKS + TICKS - 1)
     }
 
     /// A block may be used before an eviction would be over.
@@ -274,7 +279,7 @@ impl World {
     }
 
     fn used_until(&self, slot: u32, end: u64) -> bool {
-        let next = self.blocks.get(slot).uses.at_or_after(self.floor());
+        let next = self.blocks.get(slot).uses.at_or_after(self.moment());
         next.is_some_and(|next| next <= end)
     }
 
@@ -285,12 +290,49 @@ impl World {
             .map_or(self.history.head() + 1, |launch| launch.position)
     }
 
-    /// Position of the next launch that uses a block, queued or predicted.
+    /// The moment that the device has reached.
+    pub(crate) fn moment(&self) -> u64 {
+        self.floor() * TICKS + self.progress.ticks()
+    }
+
+    /// A block that was prefetched leaves the device and no launch that used it is over: of
+    /// use if the running launch has gone past it.
+    fn came_of(&mut self, slot: u32) {
+        let begun = self.floor() * TICKS;
+        let used = self.blocks.get(slot).uses.at_or_after(begun);
+        if used.is_some_and(|used| used < self.moment()) {
+            self.usefulness.useful(BLOCK_BYTES);
+        } else {
+            self.usefulness.wasted(BLOCK_BYTES);
+        }
+    }
+
+    /// How many more blocks will have content at some launch before `until` than have now,
+    /// as far as the learned cycle tells: frames that births take, less those that deaths
+    /// give back. At least 0.
+    pub(crate) fn growth(&self, until: u64) -> i64 {
+        let floor = self.floor();
+        let Some(lag) = self.history.lag().filter(|&lag| floor > lag) else {
+            return 0;
+        };
+        let end = until.min(floor + lag);
+        if end <= floor {
+            return 0;
+        }
+        let (now, peak) = self.history.live_within(floor - lag, end - lag);
+        i64::from(peak) - i64::from(now)
+    }
+
+    /// Moment of the next launch that uses a block, queued or predicted.
     pub(crate) fn next_use(&self, slot: u32) -> u64 {
         let block = self.blocks.get(slot);
         let uses = &block.uses;
         // What runs accesses such a block where it is: a fetch would come too late for it.
-        let from = self.floor() + u64::from(block.mapped);
+        let from = if block.mapped {
+            (self.floor() + 1) * TICKS
+        } else {
+            self.moment()
+        };
         if let Some(queued) = uses.at_or_after(from) {
             return queued;
         }
@@ -298,8 +340,8 @@ impl World {
             return NEVER;
         };
         let matched = self.history.head() - lag;
-        uses.at_or_after(matched + 1)
-            .map_or(NEVER, |past| past + lag)
+        uses.at_or_after((matched + 1) * TICKS)
+            .map_or(NEVER, |past| past + lag * TICKS)
     }
 
     /// Bytes that may be under way in one direction: a fault waits behind no more.
@@ -345,20 +387,21 @@ impl World {
             Operation::Evict => {
                 stats.evicted_bytes += BLOCK_BYTES;
                 if std::mem::take(&mut block.unproven) {
-                    self.usefulness.wasted(BLOCK_BYTES);
+                    self.came_of(slot);
                 }
                 self.blocks.set(slot, Residency::MovingOut);
             }
             Operation::Discard => {
                 stats.discarded_bytes += BLOCK_BYTES;
-                if std::mem::take(&mut block.unproven) {
-                    self.usefulness.wasted(BLOCK_BYTES);
-                }
+                let unproven = std::mem::take(&mut block.unproven);
                 if from_host {
                     // Left alone until it is settled; it takes no frame meanwhile.
                     block.refused = true;
                 } else {
                     self.blocks.set(slot, Residency::MovingOut);
+                }
+                if unproven {
+                    self.came_of(slot);
                 }
             }
         }

@@ -27,6 +27,8 @@ pub(crate) struct Pending {
     pub set: Set,
     /// Memory of which it uses an unknown part.
     pub loose: Set,
+    /// Its arguments' blocks, where it goes through a large part of the device.
+    pub sweep: Option<Set>,
     /// Its pointers.
     pub arguments: Arc<[Argument]>,
     passed: bool,
@@ -92,7 +94,7 @@ impl Window {
         &mut self,
         (position, exec): (u64, u32),
         (seq, stream): (Seq, StreamId),
-        Access { set, loose }: Access,
+        Access { set, loose, sweep }: Access,
         arguments: Arc<[Argument]>,
     ) {
         let state = self.streams.entry(stream.0).or_default();
@@ -108,6 +110,7 @@ impl Window {
             exec,
             set,
             loose,
+            sweep,
             arguments,
             passed,
         };

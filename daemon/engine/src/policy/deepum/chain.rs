@@ -1,7 +1,9 @@
 //! The walk from a fault through the block tables and on to the next kernels
 //! (paper section 4.2, "chaining").
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
+
+use crate::hash::Map;
 
 use super::tables::{Context, Tables};
 
@@ -10,7 +12,7 @@ use super::tables::{Context, Tables};
 pub(crate) struct Chain {
     context: Context,
     frontier: VecDeque<u64>,
-    visited: BTreeSet<u64>,
+    visited: Map<u64, ()>,
     /// Kernels between what runs and where the walk is.
     ahead: usize,
 }
@@ -18,7 +20,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// Begins at the block that faulted while `context`'s kernel ran.
     pub(crate) fn new(context: Context, block: u64) -> Self {
-        let (frontier, visited) = ([block].into(), [block].into());
+        let (frontier, visited) = ([block].into(), [(block, ())].into_iter().collect());
         Self {
             context,
             frontier,
@@ -43,7 +45,7 @@ impl Chain {
         let exec = self.context.current;
         if let Some(block) = self.frontier.pop_front() {
             for &successor in tables.successors(exec, block) {
-                if self.visited.insert(successor) {
+                if self.visited.insert(successor, ()).is_none() {
                     waiting.push_back(successor);
                     if tables.end(exec) != Some(successor) {
                         self.frontier.push_back(successor);
@@ -62,7 +64,7 @@ impl Chain {
         self.ahead += 1;
         self.visited.clear();
         if let Some(start) = tables.start(next) {
-            self.visited.insert(start);
+            self.visited.insert(start, ());
             waiting.push_back(start);
             self.frontier.push_back(start);
         }

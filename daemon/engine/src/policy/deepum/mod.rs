@@ -11,6 +11,7 @@ mod chain;
 mod tables;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::Policy;
 use super::demand::{budget_reserve, evict_in_order};
@@ -25,8 +26,8 @@ use crate::world::block::Residency;
 use chain::Chain;
 use tables::{Context, Tables};
 
-/// Prefetches that may wait.
-const WAITING: usize = 1 << 14;
+/// Prefetches that wait before the chain is walked any further.
+const WAITING: usize = 64;
 /// Steps of the chain in one go.
 const STEPS: usize = 4096;
 /// Bytes that discards may have under way.
@@ -47,19 +48,22 @@ pub(crate) struct Deepum {
     expected: Expected,
     /// No victim was found since the last launch began.
     stuck: bool,
+    /// Blocks migrated before this one were passed over since the last launch began: what
+    /// is expected has not changed.
+    scanned: u64,
 }
 
 /// Blocks of the current kernel and of the next predicted ones.
 #[derive(Debug, Default)]
 struct Expected {
-    kernels: VecDeque<(Context, Vec<u64>)>,
+    kernels: VecDeque<(Context, Arc<[u64]>)>,
     counts: Map<u64, u32>,
 }
 
 impl Expected {
-    fn push(&mut self, context: Context, tables: &Tables) {
+    fn push(&mut self, context: Context, tables: &mut Tables) {
         let blocks = tables.blocks_of(context.current);
-        for &block in &blocks {
+        for &block in blocks.iter() {
             *self.counts.entry(block).or_default() += 1;
         }
         self.kernels.push_back((context, blocks));
@@ -69,18 +73,18 @@ impl Expected {
         let Some((_, blocks)) = self.kernels.pop_front() else {
             return;
         };
-        for block in blocks {
-            if let Some(count) = self.counts.get_mut(&block) {
+        for block in blocks.iter() {
+            if let Some(count) = self.counts.get_mut(block) {
                 *count -= 1;
                 if *count == 0 {
-                    self.counts.remove(&block);
+                    self.counts.remove(block);
                 }
             }
         }
     }
 
     /// Slides on to `context` and predicts up to `ahead` kernels beyond it.
-    fn follow(&mut self, context: Context, ahead: usize, tables: &Tables) {
+    fn follow(&mut self, context: Context, ahead: usize, tables: &mut Tables) {
         self.pop();
         if self
             .kernels
@@ -117,17 +121,17 @@ impl Deepum {
             resident: Ranking::default(),
             expected: Expected::default(),
             stuck: false,
+            scanned: 0,
         }
     }
 
-    /// Walks the chain as far as it goes now.
-    fn walk(&mut self) {
+    /// Walks the chain until enough waits or it pauses; takes its steps from `steps`.
+    fn walk(&mut self, steps: &mut usize) {
         let Some(chain) = &mut self.chain else { return };
-        for _ in 0..STEPS {
-            if self.waiting.len() >= WAITING
-                || !chain.step(&self.tables, self.lookahead, &mut self.waiting)
-            {
-                return;
+        while *steps > 0 && self.waiting.len() < WAITING {
+            *steps -= 1;
+            if !chain.step(&self.tables, self.lookahead, &mut self.waiting) {
+                *steps = 0;
             }
         }
     }
@@ -174,11 +178,10 @@ impl Deepum {
         let wanted = reserve + 1 + self.waiting.len().min(most) as i64;
         let mut have = world.free_frames(world.capacity) + world.blocks.moving_out() as i64;
         if have < wanted && !self.stuck {
-            let victims: Vec<u32> = self
+            let victims: Vec<(u64, u32)> = self
                 .resident
-                .iter()
-                .map(|(_, slot)| slot)
-                .filter(|&slot| {
+                .iter_from(self.scanned)
+                .filter(|&(_, slot)| {
                     let block = world.blocks.get(slot);
                     let inactive = world.discardable(slot);
                     let expected = self.expected.counts.contains_key(&block.id.0);
@@ -187,7 +190,8 @@ impl Deepum {
                 .take((wanted - have) as usize)
                 .collect();
             self.stuck = victims.is_empty();
-            for slot in victims {
+            for (migrated, slot) in victims {
+                self.scanned = migrated;
                 let discard = world.discardable(slot);
                 let (queue, limit) = if discard {
                     (Queue::Local, LOCAL_BYTES)
@@ -229,7 +233,8 @@ impl Policy for Deepum {
         self.started = true;
         self.stuck = false;
         self.expected
-            .follow(self.context, self.lookahead, &self.tables);
+            .follow(self.context, self.lookahead, &mut self.tables);
+        self.scanned = 0;
         if let Some(chain) = &mut self.chain {
             chain.kernel_began();
         }
@@ -259,12 +264,17 @@ impl Policy for Deepum {
             self.resident.set(slot, resident.then_some(block.migrated));
         }
         world.blocks.recycle();
-        self.walk();
+        let mut steps = STEPS;
+        self.walk(&mut steps);
         // Where everything fits there is nothing to evict for.
         if world.blocks.len() as u64 > world.capacity {
             self.make_room(now, world, s, c);
         }
         self.fetch(now, world, s, c);
+        while steps > 0 && self.waiting.is_empty() && self.chain.is_some() {
+            self.walk(&mut steps);
+            self.fetch(now, world, s, c);
+        }
     }
 
     fn table_bytes(&self) -> u64 {

@@ -3,6 +3,8 @@
 //! The execution-ID table keeps every context seen (paper section 4.2, figure 6); a block
 //! table belongs to one execution ID (figure 7). Both are bounded here as a whole.
 
+use std::sync::Arc;
+
 use crate::Config;
 use crate::hash::Map;
 
@@ -47,6 +49,8 @@ struct BlockTable {
     start: Option<u64>,
     end: Option<u64>,
     last: Option<u64>,
+    /// All blocks in it, until it changes.
+    blocks: Option<Arc<[u64]>>,
 }
 
 /// All tables.
@@ -123,6 +127,7 @@ impl Tables {
             way.successors.truncate(self.successors);
         }
         table.last = Some(block);
+        table.blocks = None;
         let row = table.rows.entry(block % self.rows).or_default();
         if let Some(way) = row.iter_mut().find(|way| way.tag == block) {
             way.used = self.clock;
@@ -162,18 +167,23 @@ impl Tables {
     }
 
     /// All blocks in the table of an execution ID.
-    pub(crate) fn blocks_of(&self, exec: u32) -> Vec<u64> {
-        let rows = self
-            .blocks
-            .get(&exec)
-            .into_iter()
-            .flat_map(|table| table.rows.values());
-        let mut blocks: Vec<u64> = rows
+    pub(crate) fn blocks_of(&mut self, exec: u32) -> Arc<[u64]> {
+        let Some(table) = self.blocks.get_mut(&exec) else {
+            return Arc::from([]);
+        };
+        if let Some(blocks) = &table.blocks {
+            return blocks.clone();
+        }
+        let mut blocks: Vec<u64> = table
+            .rows
+            .values()
             .flatten()
             .flat_map(|way| std::iter::once(way.tag).chain(way.successors.iter().copied()))
             .collect();
         blocks.sort_unstable();
         blocks.dedup();
+        let blocks: Arc<[u64]> = Arc::from(blocks);
+        table.blocks = Some(blocks.clone());
         blocks
     }
 
@@ -240,7 +250,7 @@ mod tests {
             tables.faulted(0, block, false);
         }
         assert_eq!(
-            tables.blocks_of(0),
+            *tables.blocks_of(0),
             [1, 2, 3],
             "2 is still a successor of 1"
         );

@@ -16,7 +16,7 @@ use super::Policy;
 use crate::breaker::Breaker;
 use crate::command::Command;
 use crate::stats::{BreakerState, Stats};
-use crate::units::Micros;
+use crate::units::{Micros, TICKS};
 use crate::world::World;
 use plan::Reach;
 use rank::Ranks;
@@ -42,7 +42,14 @@ impl Policy for Foresight {
         commands: &mut Vec<Command>,
     ) {
         self.ranks.refresh(world);
-        self.breaker.judge(world.history.head(), &world.usefulness);
+        let begun = world.floor() * TICKS;
+        let first = self.ranks.first_absent();
+        let within = first.map(|first| first.saturating_sub(begun));
+        world
+            .progress
+            .estimate(now, within.filter(|&first| first < TICKS));
+        self.breaker
+            .judge(world.history.head(), &world.usefulness, world.capacity);
         stats.breaker_opened = self.breaker.opened();
         self.reach.adapt(now, world);
         plan::carry_out(self, now, world, stats, commands);

@@ -3,7 +3,7 @@
 //! Owns the exchange rule, the reserve of free frames and how far ahead to fetch.
 
 use super::Foresight;
-use super::rank::{is_dead, is_known};
+use super::rank::is_known;
 use crate::command::{Command, Operation, Queue};
 use crate::policy::demand::{budget_reserve, out_limit};
 use crate::stats::{BreakerState, Stats};
@@ -13,8 +13,6 @@ use crate::world::block::Residency;
 
 /// Bytes that populates and discards may have under way.
 const LOCAL_BYTES: u64 = 64 << 20;
-/// One in this many frames may wait empty for blocks that are not born yet.
-const BIRTH_SHARE: u64 = 4;
 /// Blocks on the host whose dead content is dropped in one go.
 const STALE_AT_ONCE: usize = 64;
 
@@ -28,6 +26,7 @@ pub(crate) struct Reach {
     share: f64,
     missed: bool,
     looked: u64,
+    issued: u64,
     since: Micros,
     last: Micros,
     idle: bool,
@@ -42,6 +41,7 @@ impl Default for Reach {
             share: 0.25,
             missed: false,
             looked: 0,
+            issued: 0,
             since: Micros(0),
             last: Micros(0),
             idle: true,
@@ -59,6 +59,8 @@ impl Reach {
     const SPARE: f64 = 0.15;
     /// Launches after which it is looked at.
     const LAUNCHES: u64 = 64;
+    /// Or when one in so many of the device's blocks were prefetched.
+    const ISSUED_SHARE: u64 = 1;
 
     /// A launch begins: it waits if a block of it is not there.
     pub(crate) fn started(&mut self, world: &World) {
@@ -82,9 +84,12 @@ impl Reach {
         self.last = now;
         self.idle = world.orders.bytes(Queue::In) == 0;
         let head = world.floor();
-        if head < self.looked + Self::LAUNCHES {
+        let issued = world.usefulness.issued_bytes / BLOCK_BYTES;
+        let few = issued < self.issued + world.capacity / Self::ISSUED_SHARE;
+        if head < self.looked + Self::LAUNCHES && few {
             return;
         }
+        self.issued = issued;
         let whole_us = now.0.saturating_sub(self.since.0).max(1);
         // The link is as busy with what launches use on the host.
         let remote_bytes = world.remote_bytes - self.remote_bytes;
@@ -162,7 +167,8 @@ fn drop_stale(
     }
 }
 
-/// Evicts until the reserve and the next needs have frames.
+/// Makes frames free for the reserve and for the next needs: dead blocks first, which cost
+/// nothing, then live ones, furthest next use first.
 fn make_room(
     policy: &mut Foresight,
     now: Micros,
@@ -175,14 +181,15 @@ fn make_room(
     if reserve == 0 || (!world.enforce && policy.breaker.state() == BreakerState::Open) {
         return;
     }
-    let floor = world.floor();
+    discard_dead(policy, now, world, reserve, stats, commands);
+    let floor = world.moment();
     let steering = policy.breaker.allows(&world.usefulness);
-    let mut have = world.free_frames(world.capacity) + world.blocks.moving_out() as i64;
-    let mut needs = needs(policy, world).into_iter();
-    // What is free above the reserve is for the first needs.
-    for _ in 0..(have - reserve).max(0) {
-        needs.next();
-    }
+    // Frames that are free, or will be, or whose content is dead.
+    let mut have = world.free_frames(world.capacity)
+        + world.blocks.moving_out() as i64
+        + policy.ranks.dead.len() as i64;
+    let fetches = near_fetches(policy, world);
+    let mut growth = None;
     while let Some((key, slot)) = policy.ranks.resident.last() {
         // What is about to be used goes only where the budget would break otherwise, and
         // what runs now only where it alone uses more than the budget: then all is ranked
@@ -192,84 +199,85 @@ fn make_room(
             break;
         }
         if have >= reserve {
-            let worth = needs.next().is_some_and(|need| match need {
-                Need::Fetch(at) => steering && policy.reach.allows(floor, at, key),
-                Need::Birth(at) => at < key,
-            });
+            let births = match growth {
+                Some((until, births)) if until == key => births,
+                _ => policy.ranks.unmet_births(world, key),
+            };
+            growth = Some((key, births));
+            let spare = have - reserve;
+            let worth = spare < births
+                || (steering
+                    && fetches
+                        .get((spare - births) as usize)
+                        .is_some_and(|&at| policy.reach.allows(floor, at, key)));
             if !worth {
                 break;
             }
         }
-        let discard = is_dead(key) && world.discardable(slot);
-        let (queue, limit) = if discard {
-            (Queue::Local, LOCAL_BYTES)
+        if world.orders.bytes(Queue::Out) >= out_limit(world) {
+            break;
+        }
+        policy.ranks.resident.set(slot, None);
+        world.order(now, Operation::Evict, slot, stats, commands);
+        have += 1;
+    }
+}
+
+/// Drops dead content where frames are wanted sooner than it is born again.
+fn discard_dead(
+    policy: &mut Foresight,
+    now: Micros,
+    world: &mut World,
+    reserve: i64,
+    stats: &mut Stats,
+    commands: &mut Vec<Command>,
+) {
+    let mut have = world.free_frames(world.capacity) + world.blocks.moving_out() as i64;
+    let mut needs = near_needs(policy, world).into_iter();
+    for _ in 0..(have - reserve).max(0) {
+        needs.next();
+    }
+    while let Some((key, slot)) = policy.ranks.dead.last() {
+        if have >= reserve && needs.next().is_none_or(|at| at >= key) {
+            break;
+        }
+        let discard = world.discardable(slot);
+        let (operation, queue, limit) = if discard {
+            (Operation::Discard, Queue::Local, LOCAL_BYTES)
         } else {
-            (Queue::Out, out_limit(world))
+            (Operation::Evict, Queue::Out, out_limit(world))
         };
         if world.orders.bytes(queue) >= limit {
             break;
         }
-        policy.ranks.resident.set(slot, None);
-        let operation = if discard {
-            Operation::Discard
-        } else {
-            Operation::Evict
-        };
+        policy.ranks.dead.set(slot, None);
         world.order(now, operation, slot, stats, commands);
         have += 1;
     }
 }
 
-/// A frame that will be needed, and at which position.
-#[derive(Clone, Copy)]
-enum Need {
-    /// For an absent block.
-    Fetch(u64),
-    /// For a block that is not born yet.
-    Birth(u64),
+/// Positions of the next fetches, soonest first: as many as the link can have under way,
+/// twice.
+fn near_fetches(policy: &Foresight, world: &World) -> Vec<u64> {
+    let count = 2 + 2 * (world.inflight_limit(Queue::In) / BLOCK_BYTES) as usize;
+    let keys = policy.ranks.absent.iter().map(|(key, _)| key);
+    // For those whose next use is unknown there is room or there is not.
+    let known = keys.take_while(|&key| is_known(key));
+    known.take(count).collect()
 }
 
-/// The next needs for frames, soonest first.
-fn needs(policy: &Foresight, world: &World) -> Vec<Need> {
-    let fetches = 2 + 2 * (world.inflight_limit(Queue::In) / BLOCK_BYTES) as usize;
-    let births = (world.capacity / BIRTH_SHARE) as usize;
-    let mut fetches = policy
-        .ranks
-        .absent
-        .iter()
-        .map(|(key, _)| key)
-        // For the rest there is room or there is not.
-        .take_while(|&key| is_known(key))
-        .take(fetches)
-        .peekable();
-    let mut births = policy
-        .ranks
-        .unborn
-        .iter()
-        .map(|(key, _)| key)
-        .take(births)
-        .peekable();
-    let mut needs = Vec::new();
-    loop {
-        match (fetches.peek().copied(), births.peek().copied()) {
-            (Some(fetch), Some(birth)) if birth < fetch => {
-                births.next();
-                needs.push(Need::Birth(birth));
-            }
-            (Some(fetch), _) => {
-                fetches.next();
-                needs.push(Need::Fetch(fetch));
-            }
-            (None, Some(birth)) => {
-                births.next();
-                needs.push(Need::Birth(birth));
-            }
-            (None, None) => return needs,
-        }
-    }
+/// Positions of the next fetches and births, soonest first.
+fn near_needs(policy: &Foresight, world: &World) -> Vec<u64> {
+    let mut needs = near_fetches(policy, world);
+    let births = policy.ranks.births.iter().map(|(key, _)| key);
+    needs.extend(births.take((LOCAL_BYTES / BLOCK_BYTES) as usize));
+    needs.sort_unstable();
+    needs
 }
 
-/// Fetches what is needed next while there are frames above the reserve.
+/// Brings what is needed next while there are frames above the reserve. A birth takes no
+/// time on the link, so it does not wait behind fetches, but leaves the frames to those
+/// that come before it.
 fn fetch(
     policy: &mut Foresight,
     now: Micros,
@@ -282,34 +290,47 @@ fn fetch(
         return;
     }
     let limit = world.inflight_limit(Queue::In);
-    let births = (world.capacity / BIRTH_SHARE) as usize;
-    let births: Vec<u64> = policy
-        .ranks
-        .unborn
-        .iter()
-        .map(|(key, _)| key)
-        .take(births)
-        .collect();
-    while let Some((key, slot)) = policy.ranks.absent.first() {
-        let sooner = births.partition_point(|&birth| birth < key) as i64;
-        if world.free_frames(world.capacity) <= reserve + sooner {
-            break;
+    let mut growth = None;
+    loop {
+        let spare = world.free_frames(world.capacity) - reserve;
+        if spare <= 0 {
+            return;
         }
-        let operation = match world.blocks.get(slot).residency {
-            Residency::Host => Operation::Prefetch,
-            _ => Operation::Populate,
+        let fetch = policy.ranks.absent.first();
+        let birth = policy.ranks.births.first();
+        let fetch = fetch.filter(|_| world.orders.bytes(Queue::In) < limit);
+        let birth = birth.filter(|_| world.orders.bytes(Queue::Local) < LOCAL_BYTES);
+        let first = match (fetch, birth) {
+            (Some(fetch), Some(birth)) => fetch.0 <= birth.0,
+            (fetch, _) => fetch.is_some(),
         };
-        let full = match operation {
-            Operation::Prefetch => world.orders.bytes(Queue::In) >= limit,
-            _ => world.orders.bytes(Queue::Local) >= LOCAL_BYTES,
-        };
-        if full {
-            break;
+        if first && let Some((key, slot)) = fetch {
+            // Blocks that are born before will need frames; what dies gives some back.
+            let births = match growth {
+                Some((until, births)) if until == key => births,
+                _ => policy.ranks.unmet_births(world, key) - policy.ranks.dead.len() as i64,
+            };
+            growth = Some((key, births));
+            if spare <= births {
+                let Some((_, slot)) = birth else { return };
+                policy.ranks.births.set(slot, None);
+                world.order(now, Operation::Populate, slot, stats, commands);
+                continue;
+            }
+            policy.ranks.absent.set(slot, None);
+            world.order(now, Operation::Prefetch, slot, stats, commands);
+        } else if let Some((key, slot)) = birth {
+            let sooner = policy.ranks.absent.iter().take(spare as usize);
+            if sooner.take_while(|&(at, _)| at < key).count() as i64 >= spare {
+                return;
+            }
+            policy.ranks.births.set(slot, None);
+            world.order(now, Operation::Populate, slot, stats, commands);
+        } else {
+            return;
         }
-        policy.ranks.absent.set(slot, None);
-        world.order(now, operation, slot, stats, commands);
         if !policy.breaker.allows(&world.usefulness) {
-            break;
+            return;
         }
     }
 }

@@ -3,14 +3,13 @@
 //! Owns the keys and keeps them true at logarithmic cost per changed block.
 
 use crate::policy::ranking::Ranking;
+use crate::units::TICKS;
 use crate::world::block::Residency;
 use crate::world::{NEVER, World};
 
 /// Keys of blocks whose next use is unknown begin here; among them the least recently used
 /// is the greatest.
 const UNKNOWN: u64 = 1 << 61;
-/// Keys of dead blocks begin here; among them the one to be born again last is the greatest.
-const DEAD: u64 = 1 << 62;
 /// No position gets here.
 const POSITIONS: u64 = 1 << 60;
 /// Overdue keys looked at in one go.
@@ -19,15 +18,21 @@ const OVERDUE: usize = 1024;
 /// The rankings.
 #[derive(Debug, Default)]
 pub(crate) struct Ranks {
-    /// Blocks on the device: the last one is the next victim.
+    /// Blocks on the device with content: the last one is the next victim.
     pub resident: Ranking,
-    /// Blocks with a known use that are not there: the first one is the next to fetch. Last
-    /// those that launches access on the host, though nothing foretells when again.
+    /// Dead blocks on the device: the last one is born again last.
+    pub dead: Ranking,
+    /// Blocks with a known use whose content is not there: the first one is the next to
+    /// fetch. Last those that launches access on the host, though nothing foretells when
+    /// again.
     pub absent: Ranking,
+    /// Live blocks with a known use and no content yet: they need a frame alone.
+    pub births: Ranking,
     /// Dead blocks without a frame that are to be born again: they will need one.
     pub unborn: Ranking,
     /// Dead blocks whose content still lies on the host.
     pub stale: Ranking,
+    prepared: Prepared,
     lag: Option<u64>,
     launches: u64,
 }
@@ -37,9 +42,25 @@ pub(crate) fn is_known(key: u64) -> bool {
     key < UNKNOWN
 }
 
-/// Whether a victim's key says that its content is dead.
-pub(crate) fn is_dead(key: u64) -> bool {
-    key >= DEAD
+/// Live blocks that have a frame and no content yet.
+#[derive(Debug, Default)]
+struct Prepared {
+    is: Vec<bool>,
+    count: u64,
+}
+
+impl Prepared {
+    fn set(&mut self, slot: u32, prepared: bool) {
+        let index = slot as usize;
+        if index >= self.is.len() {
+            if !prepared {
+                return;
+            }
+            self.is.resize(index + 1, false);
+        }
+        let was = std::mem::replace(&mut self.is[index], prepared);
+        self.count = self.count + u64::from(prepared) - u64::from(was);
+    }
 }
 
 impl Ranks {
@@ -61,11 +82,13 @@ impl Ranks {
             self.rank(world, slot);
         }
         world.blocks.recycle();
-        let floor = world.floor();
+        let floor = world.moment();
         for _ in 0..OVERDUE {
             let overdue = [
                 self.resident.first(),
                 self.absent.first(),
+                self.births.first(),
+                self.dead.first(),
                 self.unborn.first(),
             ];
             let Some((_, slot)) = overdue.into_iter().flatten().find(|&(key, _)| key < floor)
@@ -76,15 +99,29 @@ impl Ranks {
         }
     }
 
+    /// The first moment at which anything is needed that is not there.
+    pub(crate) fn first_absent(&self) -> Option<u64> {
+        let first = [self.absent.first(), self.births.first()];
+        first.into_iter().flatten().map(|(key, _)| key).min()
+    }
+
+    /// Frames that births need at some launch before the moment `until` and that none of them
+    /// has yet: what is born before, less what dies.
+    pub(crate) fn unmet_births(&self, world: &World, until: u64) -> i64 {
+        let growth = world.growth(until / TICKS) - self.prepared.count as i64;
+        growth.max(0)
+    }
+
     /// Gives a block its place.
     pub(crate) fn rank(&mut self, world: &World, slot: u32) {
         let block = world.blocks.get(slot);
-        let (mut resident, mut absent, mut unborn, mut stale) = (None, None, None, None);
+        let (mut resident, mut dead, mut stale) = (None, None, None);
+        let (mut absent, mut births, mut unborn) = (None, None, None);
         if !block.gone {
             let next = world.next_use(slot);
             match block.residency {
                 Residency::Device if block.refused => {}
-                Residency::Device if block.dead() => resident = Some(DEAD + next.min(POSITIONS)),
+                Residency::Device if block.dead() => dead = Some(next.min(POSITIONS)),
                 Residency::Device if next == NEVER => {
                     resident = Some(UNKNOWN + POSITIONS - block.last_used.min(POSITIONS));
                 }
@@ -95,18 +132,34 @@ impl Ranks {
                 }
                 Residency::Host | Residency::Unpopulated if next == NEVER || block.refused => {}
                 Residency::Unpopulated if block.dead() => unborn = Some(next.min(POSITIONS)),
-                Residency::Host | Residency::Unpopulated => absent = Some(next.min(POSITIONS)),
+                Residency::Unpopulated => births = Some(next.min(POSITIONS)),
+                Residency::Host => absent = Some(next.min(POSITIONS)),
                 Residency::MovingIn | Residency::MovingOut => {}
             }
         }
+        let prepared =
+            block.holds_frame() && !block.content && !block.dead() && !block.gone && block.pool;
+        self.prepared.set(slot, prepared);
         self.resident.set(slot, resident);
+        self.dead.set(slot, dead);
         self.absent.set(slot, absent);
+        self.births.set(slot, births);
         self.unborn.set(slot, unborn);
         self.stale.set(slot, stale);
     }
 
     /// Estimated size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.resident.bytes() + self.absent.bytes() + self.unborn.bytes() + self.stale.bytes()
+        [
+            &self.resident,
+            &self.dead,
+            &self.absent,
+            &self.births,
+            &self.unborn,
+            &self.stale,
+        ]
+        .into_iter()
+        .map(Ranking::bytes)
+        .sum()
     }
 }

@@ -1,0 +1,148 @@
+//! How far the running launch has come through its blocks.
+//!
+//! Owns the estimate alone. Only launches that use a large part of the device are followed:
+//! what they have gone past can make room for what they come to. A fault tells the place; in
+//! between, the launch goes on no faster than it ever did, and no further than the first
+//! block that is not there.
+
+use crate::hash::Map;
+use crate::units::{Micros, TICKS};
+
+/// Blocks that the estimate stays behind what is known to be there.
+const BEHIND_BLOCKS: u64 = 32;
+
+/// The estimate for the oldest launch that is not over.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    ticks: u64,
+    /// Blocks of the launch; 0: it is small.
+    blocks: u64,
+    /// It is known which blocks it uses when.
+    followed: bool,
+    exec: u32,
+    began: Micros,
+    /// The last known place, and when it was known.
+    known: (u64, Micros),
+    /// Shortest time that launches of an execution ID took.
+    shortest_us: Map<u32, u64>,
+}
+
+impl Progress {
+    /// Moments of the launch that are over.
+    pub(crate) fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// Another launch is the oldest one, with so many blocks to go through, where `followed`
+    /// in known order.
+    pub(crate) fn began(&mut self, now: Micros, exec: u32, blocks: u64, followed: bool) {
+        (self.ticks, self.blocks, self.exec) = (0, blocks, exec);
+        self.followed = followed;
+        (self.began, self.known) = (now, (0, now));
+    }
+
+    /// It is over, and was alone in being so.
+    pub(crate) fn ended(&mut self, now: Micros, limit: usize) {
+        if self.blocks == 0 {
+            return;
+        }
+        let took = now.0.saturating_sub(self.began.0).max(1);
+        if self.shortest_us.len() < limit || self.shortest_us.contains_key(&self.exec) {
+            let shortest = self.shortest_us.entry(self.exec).or_insert(took);
+            *shortest = took.min(*shortest);
+        }
+    }
+
+    /// It faulted at this moment of its own.
+    pub(crate) fn faulted(&mut self, now: Micros, ticks: u64) {
+        if self.followed && ticks >= self.known.0 {
+            self.known = (ticks, now);
+            self.ticks = self.ticks.max(ticks);
+        }
+    }
+
+    /// Time has passed; `first_absent` is the first moment at which it needs what is not
+    /// there.
+    pub(crate) fn estimate(&mut self, now: Micros, first_absent: Option<u64>) {
+        if !self.followed {
+            return;
+        }
+        let behind = (BEHIND_BLOCKS * TICKS).div_ceil(self.blocks);
+        let passed = now.0.saturating_sub(self.known.1.0);
+        let by_time = self
+            .shortest_us
+            .get(&self.exec)
+            .map_or(0, |&shortest| passed.saturating_mul(TICKS) / shortest);
+        let reached = (self.known.0 + by_time).min(first_absent.unwrap_or(TICKS));
+        let reached = reached.saturating_sub(behind).min(TICKS - 1);
+        self.ticks = self.ticks.max(reached);
+    }
+
+    /// Moments that go by in so many microseconds, at most the rest of the launch; none
+    /// where it is not followed.
+    pub(crate) fn ahead(&self, us: f64) -> Option<u64> {
+        if !self.followed {
+            return None;
+        }
+        let shortest = *self.shortest_us.get(&self.exec)?;
+        let ahead = (us * TICKS as f64 / shortest as f64) as u64;
+        (self.ticks + ahead < TICKS).then_some(ahead)
+    }
+
+    /// Estimated size of the table in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shortest_us.len() as u64 * 24
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A launch over 1,024 blocks that takes 1,024 us when nothing is missing.
+    fn learned() -> Progress {
+        let mut progress = Progress::default();
+        progress.began(Micros(0), 7, TICKS, true);
+        progress.ended(Micros(TICKS), 10);
+        progress.began(Micros(2_000), 7, TICKS, true);
+        progress
+    }
+
+    #[test]
+    fn it_advances_with_time_and_stays_behind() {
+        let mut progress = learned();
+        progress.estimate(Micros(2_500), None);
+        assert_eq!(progress.ticks(), 500 - BEHIND_BLOCKS);
+        assert_eq!(progress.ahead(100.0), Some(100));
+        assert_eq!(
+            progress.ahead(1_000.0),
+            None,
+            "the next launch begins by then"
+        );
+    }
+
+    #[test]
+    fn it_does_not_go_past_what_is_not_there() {
+        let mut progress = learned();
+        progress.estimate(Micros(2_500), Some(100));
+        assert_eq!(progress.ticks(), 100 - BEHIND_BLOCKS);
+    }
+
+    #[test]
+    fn a_fault_tells_the_place() {
+        let mut progress = learned();
+        progress.faulted(Micros(2_010), 700);
+        assert_eq!(progress.ticks(), 700);
+        progress.faulted(Micros(2_020), 300);
+        assert_eq!(progress.ticks(), 700, "it never goes back");
+    }
+
+    #[test]
+    fn a_launch_whose_order_is_not_known_is_not_followed() {
+        let mut progress = learned();
+        progress.began(Micros(4_000), 7, TICKS, false);
+        progress.faulted(Micros(4_010), 700);
+        progress.estimate(Micros(4_900), None);
+        assert_eq!((progress.ticks(), progress.ahead(1.0)), (0, None));
+    }
+}
