@@ -125,8 +125,8 @@ impl Gaps {
                 Step::Alloc(_) | Step::Use(_) | Step::Unuse(..) | Step::Iteration(_) => {}
             }
         }
-        let mut gaps = scan.finish(slots.len() as u32 + 1);
-        let (shares, wanted) = shares(&mut gaps, slots.len());
+        let gaps = scan.finish(slots.len() as u32 + 1);
+        let (shares, wanted) = shares(&gaps, slots.len());
         let mut cells: Vec<Cell> = gaps
             .iter()
             .zip(shares)
