@@ -10,11 +10,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use oversub_sim::bound::{Bound, Bounds, Effort};
 use oversub_sim::machine::Machine;
 use oversub_sim::policy::Entry;
 use oversub_sim::run::{self, Outcome};
 use oversub_sim::trace::{self, Program};
-use oversub_sim::units::{BLOCK_BYTES, Nanos};
+use oversub_sim::units::BLOCK_BYTES;
 use rayon::iter::{IntoParallelIterator, ParallelBridge, ParallelIterator};
 
 use super::result::{Engine, Prefetch, RunResult};
@@ -75,25 +76,6 @@ pub struct OfSize {
     pub bound: Bound,
     /// One for each policy.
     pub runs: Vec<Result<RunResult>>,
-}
-
-/// A time that no policy can beat.
-#[derive(Clone, Copy, Debug)]
-pub struct Bound {
-    /// Which bound it is.
-    pub name: &'static str,
-    /// No steady iteration is shorter in the mean.
-    pub time: Nanos,
-}
-
-impl Bound {
-    /// Compute alone: the sum of the launches' times with everything resident.
-    fn of(program: &Program) -> Self {
-        Self {
-            name: "lb0",
-            time: program.ideal_steady(),
-        }
-    }
 }
 
 /// Threads for runs: as asked for, or all processors.
@@ -180,6 +162,8 @@ impl Grid {
             .iter()
             .map(|memory| machine_with(&self.machine, memory.bytes(&program), &program))
             .collect::<Result<Vec<_>>>()?;
+        let bounds = Bounds::new(&program, &self.machine, self.options.lifetimes);
+        // The bound first: it is what takes longest.
         let each = self.policies.len() + 1;
         let parts: Vec<Part> = (0..machines.len() * each)
             .into_par_iter()
@@ -188,7 +172,7 @@ impl Grid {
                 match (index % each).checked_sub(1) {
                     None => {
                         step(progress, &program, machine, "lower bound");
-                        Part::Bound(Bound::of(&program))
+                        Part::Bound(bounds.strongest(machine.memory_bytes, Effort::Full))
                     }
                     Some(policy) => {
                         let entry = self.policies[policy];
