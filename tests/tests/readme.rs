@@ -1,10 +1,12 @@
-//! What the README says of the library is what the library says of itself.
+//! What the README says of the library and the simulator is what they say of themselves.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int};
 
 use libloading::Library;
 use oversub_tests::binary;
+use oversub_tests::program::{outcome, oversub};
+use serde_json::Value;
 
 /// As `oversub_entry_point` of the library returns it.
 #[repr(C)]
@@ -54,4 +56,29 @@ fn the_coverage_table_lists_exactly_the_librarys_entry_points() {
         let list: Vec<_> = covered.iter().map(|name| format!("`{name}`")).collect();
         assert_eq!(told, covered, "{name} should be: {}", list.join(", "));
     }
+}
+
+#[test]
+fn the_table_of_policies_lists_exactly_the_simulators_policies() {
+    let told = outcome(&mut oversub(&["simulate", "--list", "--json"]));
+    let list: Value = serde_json::from_str(&told.out).expect("is JSON");
+    let word = |policy: &Value, key: &str| policy[key].as_str().unwrap_or_default().to_owned();
+    let rows: Vec<String> = list["policies"]
+        .as_array()
+        .expect("has policies")
+        .iter()
+        .map(|policy| {
+            let [name, class, about] = ["name", "class", "about"].map(|key| word(policy, key));
+            format!("| `{name}` | {class} | {about} |")
+        })
+        .collect();
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let readme = std::fs::read_to_string(readme).expect("reads the README");
+    let table: Vec<&str> = readme
+        .lines()
+        .skip_while(|line| !line.starts_with("| policy | told |"))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .collect();
+    assert_eq!(table, rows, "the table should be:\n{}", rows.join("\n"));
 }
