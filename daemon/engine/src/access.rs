@@ -1,6 +1,8 @@
 //! Which blocks a launch uses, from its pointer arguments, corrected by faults.
 //!
-//! A pointer into a pool part means the rest of the part. A pointer into a plain
+//! A pointer into a pool part means the rest of the part; a function that is given pointers
+//! into the middle of large parts (tiles) means no more than up to the next such place,
+//! until a fault shows otherwise. A pointer into a plain
 //! allocation means all up to the next address that was ever passed, or to the end; where
 //! nothing bounds it, the first guess is four bytes for each thread, doubled by each fault
 //! beyond it (sixteen where no faults are seen, four again if that is too much). An argument of more than half the device is taken as data-dependent: neither
@@ -63,6 +65,9 @@ pub(crate) struct Accesses {
     /// word.
     wide: Map<(u32, u32), u64>,
     corrections: Map<u32, Correction>,
+    /// Functions that were given pointers into the middle of pool parts: the others mean
+    /// parts whole.
+    tiled: Map<u32, ()>,
     /// Execution IDs that were seen to reach beyond the next landmark.
     beyond: Map<u32, ()>,
     /// Whether launches of a function use all of arguments that are larger than fits.
@@ -78,6 +83,7 @@ impl Accesses {
             limit,
             wide: Map::default(),
             corrections: Map::default(),
+            tiled: Map::default(),
             beyond: Map::default(),
             regular: Map::default(),
             shared: Map::default(),
@@ -107,7 +113,11 @@ impl Accesses {
             let Some(object) = object else { continue };
             let key = (launch.function.0, index as u32);
             let (mut range, mut small) = (object.extent, object.extent);
-            if beyond {
+            if object.part && object.offset > 0 && self.tiled.len() < self.limit {
+                self.tiled.insert(launch.function.0, ());
+            }
+            let whole = object.part && !self.tiled.contains_key(&launch.function.0);
+            if beyond || whole {
                 (range.bytes, small.bytes) = (object.rest_bytes, object.rest_bytes);
             }
             let learned = self.wide.get(&key).copied();
@@ -204,7 +214,8 @@ impl Accesses {
 
     /// Of `absent` blocks in the loose memory of a launch of `function`, it touched so many.
     pub(crate) fn observe(&mut self, function: u32, absent: u64, touched: u64) {
-        if absent < OBSERVED_BLOCKS {
+        let full = self.regular.len() >= self.limit && !self.regular.contains_key(&function);
+        if absent < OBSERVED_BLOCKS || full {
             return;
         }
         if touched * 2 < absent {
@@ -223,11 +234,19 @@ impl Accesses {
         arguments: &[Argument],
         memory: &Memory,
     ) {
+        let place = memory
+            .name_at(block.address())
+            .map(|(name, offset)| (name, offset / BLOCK_BYTES));
+        // One that was declared and then taken out says nothing of extents.
+        let taken_out = place
+            .and_then(|place| self.corrections.get(&launch.exec)?.absent.get(&place))
+            .is_some_and(|&strikes| strikes >= STRIKES);
         let before = arguments
             .iter()
             .filter(|argument| argument.address / BLOCK_BYTES <= block.0)
             .max_by_key(|argument| argument.address);
         if let Some(argument) = before
+            && !taken_out
             && self.wide.len() < self.limit * 4
         {
             let key = (argument.function, argument.word);
@@ -235,15 +254,15 @@ impl Accesses {
             *each = (*each * 2).min(MOST_BYTES_PER_THREAD * 2);
         }
         if before.is_some_and(|argument| memory.has_landmarks(argument.address))
+            && !taken_out
             && launch.exec != UNKNOWN
             && self.beyond.len() < self.limit
         {
             self.beyond.insert(launch.exec, ());
         }
-        let Some((name, offset)) = memory.name_at(block.address()) else {
+        let Some(place) = place else {
             return;
         };
-        let place = (name, offset / BLOCK_BYTES);
         if launch.exec == UNKNOWN
             || (self.corrections.len() >= self.limit
                 && !self.corrections.contains_key(&launch.exec))
@@ -285,7 +304,11 @@ impl Accesses {
             .map(|c| c.extra.len() + 2 * c.absent.len())
             .sum();
         let extents: usize = self.shared.values().map(|access| access.set.len()).sum();
-        (places * 16 + extents * 16 + (self.shared.len() + self.corrections.len()) * 96) as u64
+        let flags = self.tiled.len() + self.beyond.len() + self.regular.len();
+        (flags * 16
+            + places * 16
+            + extents * 16
+            + (self.shared.len() + self.corrections.len()) * 96) as u64
     }
 }
 

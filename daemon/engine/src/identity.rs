@@ -164,6 +164,7 @@ mod tests {
             offset,
             extent,
             bounded: false,
+            part: false,
             rest_bytes: 4096,
         };
         ids.launch(&launch, &[Some(object), None])

@@ -49,6 +49,8 @@ pub(crate) struct Object {
     pub extent: Range,
     /// The extent ends at a part's end or at a landmark, not merely at the allocation's.
     pub bounded: bool,
+    /// It is a pool part.
+    pub part: bool,
     /// From the pointer to the end of the part or allocation.
     pub rest_bytes: u64,
 }
@@ -230,6 +232,7 @@ impl Memory {
                     bytes: end - offset,
                 },
                 bounded: true,
+                part: true,
                 rest_bytes: part.range.bytes - offset,
             });
         }
@@ -247,6 +250,7 @@ impl Memory {
                 bytes: end - offset,
             },
             bounded: next.is_some(),
+            part: false,
             rest_bytes: allocation.range.bytes - offset,
         })
     }
