@@ -51,6 +51,7 @@ fn scaling(criterion: &mut Criterion) {
             let options = Options {
                 lifetimes: true,
                 timeline: false,
+                seed: 0,
                 engine_cost: false,
             };
             group.bench_function(BenchmarkId::new(name, factor), |bencher| {

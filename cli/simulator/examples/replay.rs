@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let options = Options {
             lifetimes,
             timeline: false,
+            seed: 0,
             engine_cost: true,
         };
         let outcome = match run(&program, &machine, entry, options) {

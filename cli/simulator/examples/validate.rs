@@ -130,6 +130,7 @@ fn reported(program: &Program, policy: &str, lifetimes: bool) -> Result<Iteratio
     let options = Options {
         lifetimes,
         timeline: false,
+        seed: 0,
         engine_cost: false,
     };
     let outcome = run(program, &machine, entry, options)

@@ -15,6 +15,8 @@ pub struct Options {
     pub lifetimes: bool,
     /// Record a timeline.
     pub timeline: bool,
+    /// Seed of policies that search at random.
+    pub seed: u64,
     /// Measure the real time that an engine takes. The only figure that differs from run
     /// to run.
     pub engine_cost: bool,
@@ -77,7 +79,7 @@ pub fn run(
     entry: &Entry,
     options: Options,
 ) -> Result<Outcome, Stopped> {
-    let mut policy = entry.policy(machine, program, options.lifetimes);
+    let mut policy = entry.policy(machine, program, options.lifetimes, options.seed);
     if options.engine_cost
         && let AnyPolicy::Lifetime(policy) = &mut policy
     {

@@ -99,6 +99,7 @@ fn grid(options: &SimulateOptions) -> Result<Grid> {
         options: run::Options {
             lifetimes: options.costs.lifetimes(),
             timeline: options.timeline.is_some(),
+            seed: options.costs.seed,
             engine_cost: options.engine_cost,
         },
         timeline: options.timeline.clone(),

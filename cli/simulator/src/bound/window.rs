@@ -107,12 +107,14 @@ impl Sides {
             begins[cell.from as usize] += weight(theta, cell);
         }
         let held = |excess: &u64| theta * (frames * PARTS + excess);
+        let mut leaving = vec![0; count + 2];
+        leaving[0] = begins[0];
         Self {
             theta,
             held: excess.iter().map(held).collect(),
             end: 0,
             inward: vec![0; count + 1],
-            leaving: vec![0; count + 2],
+            leaving,
             outward: 0,
             begins,
         }

@@ -190,7 +190,10 @@ impl Blocks {
 
     /// The least recently migrated block that may be evicted.
     pub fn oldest(&self) -> Option<Block> {
-        self.in_order().find(|block| !self.get(*block).locked)
+        self.in_order().find(|block| {
+            let state = self.get(*block);
+            !state.locked && state.moving.is_empty()
+        })
     }
 
     /// Blocks whose frames are in use, least recently migrated first.

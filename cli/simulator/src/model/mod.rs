@@ -288,6 +288,10 @@ impl<'p> Model<'p> {
             return false;
         };
         let state = *self.blocks.get(order.block);
+        if state.frame == Frame::Held && !state.moving.is_empty() {
+            // Other parts of it are on their way in.
+            return false;
+        }
         if state.frame != Frame::Held || state.locked {
             // Gone already, coming in, or needed by the kernel this very moment.
             self.give_up(order);

@@ -204,7 +204,10 @@ impl Model<'_> {
     /// Whether a block that a policy names may be evicted.
     pub(super) fn evictable(&self, block: Block) -> bool {
         let state = self.blocks.get(block);
-        state.frame == Frame::Held && state.list == ListName::Used && !state.locked
+        state.frame == Frame::Held
+            && state.list == ListName::Used
+            && !state.locked
+            && state.moving.is_empty()
     }
 }
 

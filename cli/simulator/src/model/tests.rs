@@ -167,14 +167,16 @@ fn two_lives() -> Program {
 #[test]
 fn reading_dropped_content_ends_the_run() {
     let program = sweep(3, 2);
-    let mut policy = AnyPolicy::Future(Box::new(Act(|notice: FutureNotice<'_>, desk: &mut Desk<'_>| {
-        if let FutureNotice::Finished(_) = notice {
-            desk.discard(&[Piece {
-                block: Block(1),
-                leaves: Leaves::ALL,
-            }]);
-        }
-    })));
+    let mut policy = AnyPolicy::Future(Box::new(Act(
+        |notice: FutureNotice<'_>, desk: &mut Desk<'_>| {
+            if let FutureNotice::Finished(_) = notice {
+                desk.discard(&[Piece {
+                    block: Block(1),
+                    leaves: Leaves::ALL,
+                }]);
+            }
+        },
+    )));
     let stopped = play(&program, &machine(3), &mut policy, true, None).unwrap_err();
     assert!(matches!(stopped, Stopped::Loss(loss) if loss.address == BASE + BLOCK_BYTES));
 }
@@ -212,19 +214,23 @@ fn content_that_is_overwritten_may_be_dropped_only_where_lifetimes_are_known() {
 fn a_prefetch_that_waits_for_room_waits_and_one_that_takes_it_evicts() {
     for (room, came) in [(Room::Wait, false), (Room::Take, true)] {
         let mut arrived = false;
-        times(&sweep_at(1_000, 3, 2), &machine(2), |notice, desk| match notice {
-            FutureNotice::Driver(DriverNotice::Evicted {
-                block: Block(0), ..
-            }) => {
-                desk.prefetch(&[Block(0)], room);
-            }
-            FutureNotice::Driver(DriverNotice::Arrived {
-                block: Block(0),
-                by: crate::class::Arrival::Prefetch,
-                ..
-            }) => arrived = true,
-            _ => {}
-        });
+        times(
+            &sweep_at(1_000, 3, 2),
+            &machine(2),
+            |notice, desk| match notice {
+                FutureNotice::Driver(DriverNotice::Evicted {
+                    block: Block(0), ..
+                }) => {
+                    desk.prefetch(&[Block(0)], room);
+                }
+                FutureNotice::Driver(DriverNotice::Arrived {
+                    block: Block(0),
+                    by: crate::class::Arrival::Prefetch,
+                    ..
+                }) => arrived = true,
+                _ => {}
+            },
+        );
         assert_eq!(arrived, came, "{room:?}");
     }
 }
@@ -270,8 +276,14 @@ fn check(model: &Model<'_>) {
         assert!(state.populated.covers(state.device), "{state:?}");
         assert!((state.device & state.moving).is_empty(), "{state:?}");
         assert!(state.list == ListName::None || state.frame == Frame::Held);
-        assert!(state.frame != Frame::None || state.device.is_empty(), "{state:?}");
-        assert!((state.alive & !state.populated & !state.lost).is_empty(), "{state:?}");
+        assert!(
+            state.frame != Frame::None || state.device.is_empty(),
+            "{state:?}"
+        );
+        assert!(
+            (state.alive & !state.populated & !state.lost).is_empty(),
+            "{state:?}"
+        );
     }
     assert_eq!(frames, model.blocks.taken());
     assert!(frames <= model.blocks.capacity());

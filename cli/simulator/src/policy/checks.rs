@@ -26,6 +26,7 @@ fn of(program: &Program, entry: &Entry, frames: u32, lifetimes: bool) -> Outcome
     let options = Options {
         lifetimes,
         timeline: false,
+        seed: 0,
         engine_cost: false,
     };
     run(program, &machine(frames), entry, options).unwrap_or_else(|stopped| {

@@ -20,10 +20,10 @@ mod ocdnn;
 mod ondemand;
 mod opt;
 mod oracle;
-mod prefetch_at_alloc;
-mod recency;
 mod patrickstar;
 mod plan;
+mod prefetch_at_alloc;
+mod recency;
 #[cfg(test)]
 mod samples;
 mod sentinel;
@@ -52,6 +52,8 @@ pub enum Make {
     Lifetime(fn(&Machine) -> Box<dyn crate::class::LifetimePolicy>),
     /// Of the future class.
     Future(for<'p> fn(&Machine, Future<'p>) -> Box<dyn crate::class::FuturePolicy + 'p>),
+    /// Of the future class, with a plan searched at random from a seed.
+    Search(for<'p> fn(&Machine, Future<'p>, u64) -> Box<dyn crate::class::FuturePolicy + 'p>),
 }
 
 /// One line of the table.
@@ -95,12 +97,20 @@ pub const POLICIES: &[Entry] = &[
 
 impl Entry {
     /// Makes the policy for one run.
-    pub fn policy<'p>(&self, machine: &Machine, program: &'p Program, lifetimes: bool) -> AnyPolicy<'p> {
+    pub fn policy<'p>(
+        &self,
+        machine: &Machine,
+        program: &'p Program,
+        lifetimes: bool,
+        seed: u64,
+    ) -> AnyPolicy<'p> {
+        let future = Future { program, lifetimes };
         match self.make {
             Make::Fault(make) => AnyPolicy::Fault(make(machine)),
             Make::Launch(make) => AnyPolicy::Launch(make(machine)),
             Make::Lifetime(make) => AnyPolicy::Lifetime(make(machine)),
-            Make::Future(make) => AnyPolicy::Future(make(machine, Future { program, lifetimes })),
+            Make::Future(make) => AnyPolicy::Future(make(machine, future)),
+            Make::Search(make) => AnyPolicy::Future(make(machine, future, seed)),
         }
     }
 }

@@ -315,10 +315,7 @@ impl LifetimePolicy for Steering {
         Some(EngineFigures {
             events,
             table_bytes: self.table_bytes,
-            nanos_per_event: self
-                .clock
-                .as_ref()
-                .map(|clock| clock.nanos / events.max(1)),
+            nanos_per_event: self.clock.as_ref().map(|clock| clock.nanos / events.max(1)),
         })
     }
 

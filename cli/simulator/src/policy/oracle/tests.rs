@@ -15,6 +15,7 @@ fn played(program: &Program, frames: u64, name: &str, lifetimes: bool) -> Outcom
     let options = crate::run::Options {
         lifetimes,
         timeline: false,
+        seed: 0,
         engine_cost: false,
     };
     let entry = named(name).unwrap();
