@@ -12,6 +12,8 @@
 //! of the trace, which repeat where the program does. Where the framework's allocator is
 //! known, dead content is dropped.
 
+use std::collections::BTreeSet;
+
 use crate::class::{Desk, Future, FutureNotice, FuturePolicy};
 use crate::machine::Machine;
 use crate::model::{Place, Room};
@@ -113,7 +115,14 @@ impl<'p> PatrickStar<'p> {
             .flat_map(|&chunk| self.blocks(chunk))
             .filter(on_host)
             .collect();
-        let born = self.gaps.births(launch.0).len();
+        // A part that is born in a block with a frame needs none, and one on the host is
+        // among the missing.
+        let births = self.gaps.births(launch.0).iter();
+        let born: BTreeSet<Block> = births
+            .map(|piece| piece.block)
+            .filter(|block| desk.place(*block) == Place::Unpopulated)
+            .collect();
+        let born = born.len();
         let room = missing.len() + born;
         if room > desk.free() as usize {
             self.make_room(room - desk.free() as usize, launch, desk);
@@ -126,7 +135,7 @@ impl<'p> PatrickStar<'p> {
 
     /// Evicts whole chunks, the furthest next moment first, never those of this launch.
     fn make_room(&mut self, mut frames: usize, launch: Launch, desk: &mut Desk<'_>) {
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         let mut candidates: Vec<(u32, u32)> = desk
             .oldest()
             .map(|block| self.of[block.index()])
