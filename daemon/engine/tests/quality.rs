@@ -19,9 +19,9 @@ fn run(machine: Machine, policy: PolicyKind, program: &[Op]) -> Outcome {
     Device::new(machine, policy).run(program.to_vec())
 }
 
+/// Shown with `--nocapture`; the model device notes every broken promise.
 #[test]
-#[ignore = "prints the table of figures"]
-fn table() {
+fn the_engine_keeps_its_promises_in_every_case_of_the_table_that_this_prints() {
     let soft = Machine::soft(128);
     let ns = 300_000;
     let cases: Vec<(&str, Machine, Vec<Op>, u64)> = vec![
