@@ -7,6 +7,8 @@ use oversub_softgpu::counters::Snapshot;
 use oversub_softgpu::memory::{Advice, BLOCK_BYTES, Device, Fill, Location, Place};
 
 const PAGE: u64 = 4096;
+/// What a transfer moves at least.
+const GRANULE: u64 = 64 << 10;
 
 fn counted(device: &Device) -> Snapshot {
     device.counters().snapshot()
@@ -314,10 +316,10 @@ fn counters_are_what_moved() {
         counted.bytes_in() - counted.bytes_out(),
         device.resident_bytes()
     );
-    assert_eq!(
-        counted.bytes_out_eviction,
-        counted.evictions_used * BLOCK_BYTES
-    );
+    // A block may be evicted with only some of its granules there, but never with none.
+    assert_eq!(counted.bytes_out_eviction % GRANULE, 0);
+    let evicted = counted.evictions_used * GRANULE..=counted.evictions_used * BLOCK_BYTES;
+    assert!(evicted.contains(&counted.bytes_out_eviction), "{counted:?}");
     assert!(counted.stall_ns > 0 && counted.compute_ns > 0);
     assert_eq!(counted.kernels, 3);
 }
