@@ -234,7 +234,7 @@ pub struct EngineFigures {
     pub events: u64,
     /// Bytes of its tables, at most.
     pub table_bytes: u64,
-    /// Real time per event, where it was measured.
+    /// Real time per event, where it was measured: the median over groups of events.
     pub nanos_per_event: Option<u64>,
 }
 

@@ -50,7 +50,8 @@ pub struct Prefetch {
 /// What an engine costs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Engine {
-    /// Time for one event; measured, so only where it was asked for.
+    /// Time for one event, decisions included: the median over groups of 64. Measured, so
+    /// only where it was asked for.
     pub ns_per_event: Option<u64>,
     /// Most bytes that its tables took.
     pub table_bytes: u64,

@@ -56,6 +56,13 @@ pub(crate) struct Access {
     pub sweep: Option<Set>,
 }
 
+impl Access {
+    fn extents(&self) -> usize {
+        let sweep = self.sweep.as_ref().map_or(0, |sweep| sweep.len());
+        self.set.len() + self.loose.len() + sweep
+    }
+}
+
 /// What was learned of launches' accesses.
 #[derive(Debug)]
 pub(crate) struct Accesses {
@@ -74,6 +81,9 @@ pub(crate) struct Accesses {
     regular: Map<u32, bool>,
     /// The last set of each execution ID: equal ones are shared.
     shared: Map<u32, Access>,
+    /// Extents of all of them, and places of all corrections.
+    extents: usize,
+    places: usize,
 }
 
 impl Accesses {
@@ -87,6 +97,8 @@ impl Accesses {
             beyond: Map::default(),
             regular: Map::default(),
             shared: Map::default(),
+            extents: 0,
+            places: 0,
         }
     }
 
@@ -207,7 +219,10 @@ impl Accesses {
             sweep,
         };
         if exec != UNKNOWN && (self.shared.len() < self.limit || self.shared.contains_key(&exec)) {
-            self.shared.insert(exec, access.clone());
+            self.extents += access.extents();
+            if let Some(old) = self.shared.insert(exec, access.clone()) {
+                self.extents -= old.extents();
+            }
         }
         access
     }
@@ -270,10 +285,12 @@ impl Accesses {
             return;
         }
         let correction = self.corrections.entry(launch.exec).or_default();
+        let before = correction.places();
         correction.absent.remove(&place);
         if correction.extra.len() < CORRECTIONS && !correction.extra.contains(&place) {
             correction.extra.push(place);
         }
+        self.places = self.places + correction.places() - before;
     }
 
     /// A block was expected by a launch that is over, was not on the device and did not
@@ -289,26 +306,23 @@ impl Accesses {
         }
         let place = (name, offset / BLOCK_BYTES);
         let correction = self.corrections.entry(exec).or_default();
+        let before = correction.places();
         correction.extra.retain(|extra| *extra != place);
         if correction.absent.len() < CORRECTIONS * 16 || correction.absent.contains_key(&place) {
             let strikes = correction.absent.entry(place).or_default();
             *strikes = strikes.saturating_add(1);
         }
+        self.places = self.places + correction.places() - before;
     }
 
     /// Estimated size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        let places: usize = self
-            .corrections
-            .values()
-            .map(|c| c.extra.len() + 2 * c.absent.len())
-            .sum();
-        let extents: usize = self.shared.values().map(|access| access.set.len()).sum();
-        let flags = self.tiled.len() + self.beyond.len() + self.regular.len();
-        (flags * 16
-            + places * 16
-            + extents * 16
-            + (self.shared.len() + self.corrections.len()) * 96) as u64
+        let flags = self.tiled.capacity() + self.beyond.capacity() + self.regular.capacity();
+        let wide = self.wide.capacity() * size_of::<((u32, u32), u64)>();
+        let corrections = self.corrections.capacity() * size_of::<(u32, Correction)>();
+        let shared = self.shared.capacity() * size_of::<(u32, Access)>();
+        let lists = self.places * size_of::<Place>() + self.extents * size_of::<Extent>();
+        (flags * 8 + wide + corrections + shared + lists) as u64
     }
 }
 
@@ -321,6 +335,11 @@ pub(crate) struct Argument {
 }
 
 impl Correction {
+    /// What it takes, in places: a table's are not all in use.
+    fn places(&self) -> usize {
+        self.extra.capacity() + 2 * self.absent.capacity()
+    }
+
     fn apply(&self, strict: &mut Vec<Extent>, memory: &Memory) {
         for &(name, block) in &self.extra {
             if let Some(address) = memory.address_of(name) {

@@ -40,6 +40,8 @@ pub struct Engine {
     pace: Pace,
     /// What the running launch touches of memory of which it may use a part.
     watch: Watch,
+    /// Blocks being gone through; kept for its room.
+    slots: Vec<(u64, u32)>,
     now: Micros,
 }
 
@@ -66,6 +68,7 @@ impl Engine {
             policy: policy::make(&config),
             pace: Pace::default(),
             watch: Watch::default(),
+            slots: Vec::new(),
             now: Micros(0),
             config,
         })
@@ -278,24 +281,20 @@ impl Engine {
         let position = world.history.push(exec);
         let stale = world.history.stale().min(world.floor().saturating_sub(1));
         let (begin, stale) = (position * TICKS, stale * TICKS + TICKS - 1);
-        match &access.sweep {
-            Some(sweep) => {
-                for extent in sweep.iter() {
-                    for number in extent.first..extent.end() {
-                        let Some(slot) = world.blocks.find(BlockId(number)) else {
-                            continue;
-                        };
-                        let moment = begin + (number - extent.first) * TICKS / extent.count;
-                        world.blocks.get_mut(slot).uses.push(moment, stale);
-                    }
-                }
-            }
-            None => {
-                for slot in slots_of(world, &set) {
-                    world.blocks.get_mut(slot).uses.push(begin, stale);
-                }
+        let mut slots = std::mem::take(&mut self.slots);
+        for extent in access.sweep.as_ref().unwrap_or(&set).iter() {
+            slots.clear();
+            slots.extend(world.blocks.within(extent.first, extent.end()));
+            for &(number, slot) in &slots {
+                // A sweep comes to its blocks one after the other.
+                let moment = match access.sweep {
+                    Some(_) => begin + (number - extent.first) * TICKS / extent.count,
+                    None => begin,
+                };
+                world.blocks.will_use(slot, moment, stale);
             }
         }
+        self.slots = slots;
         let idle = world.window.len() == 0;
         world
             .window
@@ -321,7 +320,9 @@ impl Engine {
                 self.accesses.observe(argument.function, absent, touched);
             }
             let world = &mut self.world;
-            for slot in slots_of(world, &launch.set) {
+            let mut slots = std::mem::take(&mut self.slots);
+            collect(world, &launch.set, &mut slots);
+            for &(_, slot) in &slots {
                 world.used(slot, launch.position);
                 let block = world.blocks.get(slot);
                 let away = !block.holds_frame() && block.left < launch.position;
@@ -331,10 +332,12 @@ impl Engine {
                 }
             }
             if !world.probes && world.enforce {
-                for slot in slots_of(world, &launch.loose) {
+                collect(world, &launch.loose, &mut slots);
+                for &(_, slot) in &slots {
                     world.used(slot, launch.position);
                 }
             }
+            self.slots = slots;
             let live = self.world.blocks.live();
             self.world.history.set_live(launch.position, live);
             self.started();
@@ -445,6 +448,10 @@ fn covers(set: &Set, id: BlockId) -> bool {
     set.iter().any(|extent| extent.contains(id))
 }
 
-fn slots_of(world: &World, set: &Set) -> Vec<u32> {
-    world.slots(set).collect()
+/// The blocks of a set that exist, into a list that is used again and again.
+fn collect(world: &World, set: &Set, slots: &mut Vec<(u64, u32)>) {
+    slots.clear();
+    for extent in set.iter() {
+        slots.extend(world.blocks.within(extent.first, extent.end()));
+    }
 }

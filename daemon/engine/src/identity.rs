@@ -44,6 +44,9 @@ pub(crate) struct Identities {
     literal: bool,
     limit: usize,
     skeletons: Map<u64, Vec<Word>>,
+    /// By-value words of all skeletons, and old values remembered of them.
+    words: usize,
+    values: usize,
     ids: Map<u64, u32>,
 }
 
@@ -53,6 +56,8 @@ impl Identities {
             literal,
             limit,
             skeletons: Map::default(),
+            words: 0,
+            values: 0,
             ids: Map::default(),
         }
     }
@@ -91,18 +96,21 @@ impl Identities {
         };
         if let Some(words) = self.skeletons.get_mut(&hash) {
             for (word, value) in words.iter_mut().zip(values()) {
+                let before = word.seen.capacity();
                 word.observe(value);
+                self.values += word.seen.capacity() - before;
                 if word.tells_apart {
                     hash = mix(hash, value);
                 }
             }
         } else if self.skeletons.len() < self.limit {
-            let words = values()
+            let words: Vec<Word> = values()
                 .map(|last| Word {
                     last,
                     ..Word::default()
                 })
                 .collect();
+            self.words += words.len();
             self.skeletons.insert(hash, words);
         }
         self.intern(hash)
@@ -138,8 +146,10 @@ impl Identities {
 
     /// Estimated size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        let words: usize = self.skeletons.values().map(Vec::len).sum();
-        (self.ids.len() * 24 + self.skeletons.len() * 40 + words * size_of::<Word>()) as u64
+        let ids = self.ids.capacity() * (size_of::<(u64, u32)>() + 1);
+        let skeletons = self.skeletons.capacity() * (size_of::<(u64, Vec<Word>)>() + 1);
+        let words = self.words * size_of::<Word>() + self.values * size_of::<u64>();
+        (ids + skeletons + words) as u64
     }
 }
 

@@ -50,6 +50,21 @@ pub(super) struct Steering {
 #[derive(Default)]
 struct Clock {
     nanos: u64,
+    events: u64,
+    /// Nanoseconds of each [`GROUP`] of events, with the decisions between them.
+    groups: Vec<u64>,
+}
+
+/// Events whose cost is looked at together.
+const GROUP: u64 = 64;
+
+impl Clock {
+    /// Of the events so far, the median over groups; none before the first group is full.
+    fn median(&self) -> Option<u64> {
+        let mut groups = self.groups.clone();
+        groups.sort_unstable();
+        groups.get(groups.len() / 2).map(|nanos| nanos / GROUP)
+    }
 }
 
 impl Steering {
@@ -82,6 +97,12 @@ impl Steering {
         let begun = self.clock.is_some().then(Instant::now);
         self.engine.step(now, event);
         self.count(begun);
+        if let Some(clock) = &mut self.clock {
+            clock.events += 1;
+            if clock.events.is_multiple_of(GROUP) {
+                clock.groups.push(std::mem::take(&mut clock.nanos));
+            }
+        }
         if self.awake.is_none() {
             self.wake(desk, desk.now() + LATENCY);
         }
@@ -315,7 +336,7 @@ impl LifetimePolicy for Steering {
         Some(EngineFigures {
             events,
             table_bytes: self.table_bytes,
-            nanos_per_event: self.clock.as_ref().map(|clock| clock.nanos / events.max(1)),
+            nanos_per_event: self.clock.as_ref().and_then(Clock::median),
         })
     }
 

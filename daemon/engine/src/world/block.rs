@@ -3,15 +3,17 @@
 //! Owns where each block's content lies, whether it is dead, and when launches use it.
 //! Knows nothing of allocations or of what a policy wants.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::hash::Map;
+use super::index::Index;
 use crate::units::{BLOCK_BYTES, BlockId, TICKS};
 
-/// Most positions of uses kept of one block; a block used more often in one cycle counts
-/// as needed at once.
-const USES: usize = 64;
+/// Most moments of uses kept of one block; a block used more often in one cycle counts as
+/// needed at once.
+const USES: usize = 1024;
+/// The same while the uses of all blocks together take more than [`USES_BYTES`].
+const LEAST_USES: usize = 64;
+const USES_BYTES: usize = 24 << 20;
 
 /// Where a block's content lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,39 +74,54 @@ pub(crate) fn normalize(extents: &mut Vec<Extent>) {
 /// far the launch is by then.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Uses {
-    positions: VecDeque<u64>,
+    /// In rising order from `begin` on; what is before it is forgotten.
+    moments: Vec<u64>,
+    begin: u32,
     /// The newest one that was dropped for want of room.
     cut: u64,
 }
 
 impl Uses {
+    fn kept(&self) -> &[u64] {
+        &self.moments[self.begin as usize..]
+    }
+
     /// Adds a use. Moments up to `stale` are never asked for again. Of several in one
-    /// launch the first counts.
-    pub(crate) fn push(&mut self, position: u64, stale: u64) {
-        if let Some(last) = self.positions.back_mut()
+    /// launch the first counts. Keeps the newest `most` of them.
+    pub(crate) fn push(&mut self, position: u64, stale: u64, most: usize) {
+        if !self.kept().is_empty()
+            && let Some(last) = self.moments.last_mut()
             && *last / TICKS == position / TICKS
         {
             *last = position.min(*last);
             return;
         }
-        while self.positions.front().is_some_and(|&first| first <= stale) {
-            self.positions.pop_front();
-        }
-        if self.positions.len() == USES
-            && let Some(first) = self.positions.pop_front()
+        self.begin += self.kept().iter().take_while(|&&m| m <= stale).count() as u32;
+        if let Some(excess) = (self.kept().len() + 1).checked_sub(most)
+            && excess > 0
         {
-            self.cut = first;
+            self.cut = self.kept()[excess - 1];
+            self.begin += excess as u32;
         }
-        self.positions.push_back(position);
+        if self.moments.len() == self.moments.capacity() && self.begin > 0 {
+            self.moments.drain(..self.begin as usize);
+            self.begin = 0;
+        }
+        self.moments.push(position);
     }
 
     /// First use at that moment or later.
     pub(crate) fn at_or_after(&self, position: u64) -> Option<u64> {
-        let index = self.positions.partition_point(|&p| p < position);
+        let kept = self.kept();
+        let index = kept.partition_point(|&moment| moment < position);
         if index == 0 && self.cut >= position {
             return Some(position);
         }
-        self.positions.get(index).copied()
+        kept.get(index).copied()
+    }
+
+    fn bytes(&self) -> usize {
+        self.moments.capacity() * size_of::<u64>()
     }
 }
 
@@ -162,7 +179,9 @@ pub(crate) struct Blocks {
     slots: Vec<Block>,
     free: Vec<u32>,
     retired: Vec<u32>,
-    index: Map<u64, u32>,
+    index: Index,
+    /// Bytes that the blocks' uses take.
+    use_bytes: usize,
     changed: Vec<u32>,
     frames: u64,
     moving_out: u64,
@@ -206,7 +225,26 @@ impl Blocks {
     }
 
     pub(crate) fn find(&self, id: BlockId) -> Option<u32> {
-        self.index.get(&id.0).copied()
+        self.index.get(id.0)
+    }
+
+    /// Slots of consecutive blocks, from number `first` up to before `end`, that exist.
+    pub(crate) fn within(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.index.within(first, end)
+    }
+
+    /// A launch will use a block at this moment ([`Uses::push`]).
+    pub(crate) fn will_use(&mut self, slot: u32, moment: u64, stale: u64) {
+        self.mark(slot);
+        let uses = &mut self.slots[slot as usize].uses;
+        let before = uses.bytes();
+        let most = if self.use_bytes < USES_BYTES {
+            USES
+        } else {
+            LEAST_USES
+        };
+        uses.push(moment, stale, most);
+        self.use_bytes += uses.bytes() - before;
     }
 
     pub(crate) fn get(&self, slot: u32) -> &Block {
@@ -240,7 +278,8 @@ impl Blocks {
         };
         let slot = match self.free.pop() {
             Some(slot) => {
-                self.slots[slot as usize] = block;
+                let gone = std::mem::replace(&mut self.slots[slot as usize], block);
+                self.use_bytes -= gone.uses.bytes();
                 slot
             }
             None => {
@@ -255,7 +294,7 @@ impl Blocks {
 
     /// Takes a block out. Its slot stays, marked gone, until [`Blocks::recycle`].
     pub(crate) fn remove(&mut self, id: BlockId) -> Option<&Block> {
-        let slot = self.index.remove(&id.0)?;
+        let slot = self.index.remove(id.0)?;
         self.set(slot, Residency::Unpopulated);
         self.set_content(slot, false);
         self.slots[slot as usize].gone = true;
@@ -329,6 +368,8 @@ impl Blocks {
 
     /// Estimated size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.slots.len() * (size_of::<Block>() + 64) + self.index.len() * 24) as u64
+        let lists = self.free.capacity() + self.retired.capacity() + self.changed.capacity();
+        let blocks = self.slots.capacity() * size_of::<Block>();
+        (blocks + self.use_bytes + lists * size_of::<u32>()) as u64 + self.index.bytes()
     }
 }

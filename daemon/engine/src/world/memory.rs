@@ -94,6 +94,8 @@ pub(crate) struct Memory {
     names: Names,
     by_name: Map<u64, u64>,
     bytes: u64,
+    /// Landmarks of all allocations and parts.
+    landmarks: usize,
 }
 
 impl Memory {
@@ -130,6 +132,7 @@ impl Memory {
     pub(crate) fn remove(&mut self, address: u64) -> Option<Allocation> {
         let allocation = self.allocations.remove(&address)?;
         self.bytes -= allocation.range.bytes;
+        self.landmarks -= allocation.landmarks.len();
         self.names.give_back(
             u64::from(allocation.pool),
             allocation.range.bytes,
@@ -176,6 +179,7 @@ impl Memory {
     /// A part is taken back: the next part of its size may get its name.
     pub(crate) fn end_part(&mut self, address: u64) -> Option<Part> {
         let part = self.parts.remove(&address)?;
+        self.landmarks -= part.landmarks.len();
         self.names.give_back(2, part.range.bytes, part.name);
         self.by_name.remove(&part.name);
         Some(part)
@@ -220,7 +224,7 @@ impl Memory {
             let offset = pointer - start;
             let large = part.range.bytes > LANDMARK_BYTES;
             if large && offset > 0 && part.landmarks.len() < LANDMARKS {
-                part.landmarks.insert(offset);
+                self.landmarks += usize::from(part.landmarks.insert(offset));
             }
             let next = part.landmarks.range(offset + LANDMARK_BYTES..).next();
             let end = next.copied().unwrap_or(part.range.bytes);
@@ -238,7 +242,7 @@ impl Memory {
         }
         let offset = pointer - base;
         if offset > 0 && allocation.landmarks.len() < LANDMARKS {
-            allocation.landmarks.insert(offset);
+            self.landmarks += usize::from(allocation.landmarks.insert(offset));
         }
         let next = allocation.landmarks.range(offset + 1..).next().copied();
         let end = next.unwrap_or(allocation.range.bytes);
@@ -273,8 +277,12 @@ impl Memory {
 
     /// Estimated size of the tables in bytes.
     pub(crate) fn table_bytes(&self) -> u64 {
-        let landmarks: usize = self.allocations.values().map(|a| a.landmarks.len()).sum();
-        (self.allocations.len() * 160 + self.parts.len() * 96 + landmarks * 16) as u64
+        // A tree's nodes are about two thirds full.
+        let allocations = self.allocations.len() * size_of::<(u64, Allocation)>();
+        let parts = self.parts.len() * size_of::<(u64, Part)>();
+        let names = self.by_name.capacity() * (size_of::<(u64, u64)>() + 1);
+        let trees = allocations + parts + self.landmarks * size_of::<u64>();
+        (trees * 3 / 2 + names) as u64
     }
 }
 

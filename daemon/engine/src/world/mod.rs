@@ -5,6 +5,7 @@
 
 pub(crate) mod block;
 pub(crate) mod history;
+mod index;
 pub(crate) mod memory;
 pub(crate) mod orders;
 pub(crate) mod progress;
@@ -473,7 +474,7 @@ impl World {
     /// Blocks of an extent list that exist.
     pub(crate) fn slots<'a>(&'a self, set: &'a [Extent]) -> impl Iterator<Item = u32> + 'a {
         set.iter()
-            .flat_map(|extent| extent.first..extent.end())
-            .filter_map(|number| self.blocks.find(BlockId(number)))
+            .flat_map(|extent| self.blocks.within(extent.first, extent.end()))
+            .map(|(_, slot)| slot)
     }
 }

@@ -232,11 +232,12 @@ fn discard_dead(
     stats: &mut Stats,
     commands: &mut Vec<Command>,
 ) {
-    let mut have = world.free_frames(world.capacity) + world.blocks.moving_out() as i64;
-    let mut needs = near_needs(policy, world).into_iter();
-    for _ in 0..(have - reserve).max(0) {
-        needs.next();
+    if policy.ranks.dead.last().is_none() {
+        return;
     }
+    let mut have = world.free_frames(world.capacity) + world.blocks.moving_out() as i64;
+    let met = (have - reserve).max(0) as usize;
+    let mut needs = near_needs(policy, world).into_iter().skip(met);
     while let Some((key, slot)) = policy.ranks.dead.last() {
         if have >= reserve && needs.next().is_none_or(|at| at >= key) {
             break;
@@ -320,8 +321,9 @@ fn fetch(
             policy.ranks.absent.set(slot, None);
             world.order(now, Operation::Prefetch, slot, stats, commands);
         } else if let Some((key, slot)) = birth {
-            let sooner = policy.ranks.absent.iter().take(spare as usize);
-            if sooner.take_while(|&(at, _)| at < key).count() as i64 >= spare {
+            // As many fetches as there are frames come before it.
+            let last = policy.ranks.absent.nth(spare as usize - 1);
+            if last.is_some_and(|(at, _)| at < key) {
                 return;
             }
             policy.ranks.births.set(slot, None);

@@ -4,7 +4,7 @@
 
 use crate::policy::ranking::Ranking;
 use crate::units::TICKS;
-use crate::world::block::Residency;
+use crate::world::block::{Block, Residency};
 use crate::world::{NEVER, World};
 
 /// Keys of blocks whose next use is unknown begin here; among them the least recently used
@@ -33,6 +33,8 @@ pub(crate) struct Ranks {
     /// Dead blocks whose content still lies on the host.
     pub stale: Ranking,
     prepared: Prepared,
+    /// The ranking that each block was last put into.
+    places: Vec<Place>,
     lag: Option<u64>,
     launches: u64,
 }
@@ -40,6 +42,19 @@ pub(crate) struct Ranks {
 /// Whether a key says when the block is used next.
 pub(crate) fn is_known(key: u64) -> bool {
     key < UNKNOWN
+}
+
+/// A ranking, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Place {
+    #[default]
+    None,
+    Resident,
+    Dead,
+    Absent,
+    Births,
+    Unborn,
+    Stale,
 }
 
 /// Live blocks that have a frame and no content yet.
@@ -115,37 +130,39 @@ impl Ranks {
     /// Gives a block its place.
     pub(crate) fn rank(&mut self, world: &World, slot: u32) {
         let block = world.blocks.get(slot);
-        let (mut resident, mut dead, mut stale) = (None, None, None);
-        let (mut absent, mut births, mut unborn) = (None, None, None);
-        if !block.gone {
-            let next = world.next_use(slot);
-            match block.residency {
-                Residency::Device if block.refused => {}
-                Residency::Device if block.dead() => dead = Some(next.min(POSITIONS)),
-                Residency::Device if next == NEVER => {
-                    resident = Some(UNKNOWN + POSITIONS - block.last_used.min(POSITIONS));
-                }
-                Residency::Device => resident = Some(next.min(POSITIONS)),
-                Residency::Host if block.dead() => stale = (!block.refused).then_some(next),
-                Residency::Host if next == NEVER && block.mapped && !block.refused => {
-                    absent = Some(UNKNOWN + POSITIONS - block.last_used.min(POSITIONS));
-                }
-                Residency::Host | Residency::Unpopulated if next == NEVER || block.refused => {}
-                Residency::Unpopulated if block.dead() => unborn = Some(next.min(POSITIONS)),
-                Residency::Unpopulated => births = Some(next.min(POSITIONS)),
-                Residency::Host => absent = Some(next.min(POSITIONS)),
-                Residency::MovingIn | Residency::MovingOut => {}
-            }
-        }
+        let (place, key) = if block.gone {
+            (Place::None, 0)
+        } else {
+            place_of(world, slot, block)
+        };
         let prepared =
             block.holds_frame() && !block.content && !block.dead() && !block.gone && block.pool;
         self.prepared.set(slot, prepared);
-        self.resident.set(slot, resident);
-        self.dead.set(slot, dead);
-        self.absent.set(slot, absent);
-        self.births.set(slot, births);
-        self.unborn.set(slot, unborn);
-        self.stale.set(slot, stale);
+        let index = slot as usize;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, Place::None);
+        }
+        let before = std::mem::replace(&mut self.places[index], place);
+        if before != place
+            && let Some(ranking) = self.ranking(before)
+        {
+            ranking.set(slot, None);
+        }
+        if let Some(ranking) = self.ranking(place) {
+            ranking.set(slot, Some(key));
+        }
+    }
+
+    fn ranking(&mut self, place: Place) -> Option<&mut Ranking> {
+        match place {
+            Place::None => None,
+            Place::Resident => Some(&mut self.resident),
+            Place::Dead => Some(&mut self.dead),
+            Place::Absent => Some(&mut self.absent),
+            Place::Births => Some(&mut self.births),
+            Place::Unborn => Some(&mut self.unborn),
+            Place::Stale => Some(&mut self.stale),
+        }
     }
 
     /// Estimated size in bytes.
@@ -160,6 +177,34 @@ impl Ranks {
         ]
         .into_iter()
         .map(Ranking::bytes)
-        .sum()
+        .sum::<u64>()
+            + (self.places.capacity() + self.prepared.is.capacity()) as u64
+    }
+}
+
+/// Where a block that exists belongs, and its key there.
+fn place_of(world: &World, slot: u32, block: &Block) -> (Place, u64) {
+    if matches!(block.residency, Residency::MovingIn | Residency::MovingOut) {
+        return (Place::None, 0);
+    }
+    let next = world.next_use(slot);
+    let unknown = || UNKNOWN + POSITIONS - block.last_used.min(POSITIONS);
+    match block.residency {
+        Residency::Device if block.refused => (Place::None, 0),
+        Residency::Device if block.dead() => (Place::Dead, next.min(POSITIONS)),
+        Residency::Device if next == NEVER => (Place::Resident, unknown()),
+        Residency::Device => (Place::Resident, next.min(POSITIONS)),
+        Residency::Host if block.dead() && block.refused => (Place::None, 0),
+        Residency::Host if block.dead() => (Place::Stale, next),
+        Residency::Host if next == NEVER && block.mapped && !block.refused => {
+            (Place::Absent, unknown())
+        }
+        Residency::Host | Residency::Unpopulated if next == NEVER || block.refused => {
+            (Place::None, 0)
+        }
+        Residency::Unpopulated if block.dead() => (Place::Unborn, next.min(POSITIONS)),
+        Residency::Unpopulated => (Place::Births, next.min(POSITIONS)),
+        Residency::Host => (Place::Absent, next.min(POSITIONS)),
+        Residency::MovingIn | Residency::MovingOut => (Place::None, 0),
     }
 }
