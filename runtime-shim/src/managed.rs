@@ -233,8 +233,10 @@ pub fn trim(keep: u64) {
     }
 }
 
-/// Bytes that the pool keeps when a synchronisation could free them.
+/// Bytes that the pool keeps when a synchronisation could free them: what the program says,
+/// a quarter of the device, or what it will most likely want again, whichever is most.
 pub fn pool_keep(place: &Place) -> u64 {
     let wanted = state::POOL_THRESHOLD.load(Ordering::Relaxed);
-    wanted.max(place.device_total / 4)
+    let lately = POOL.lock().worth_keeping(session::now_ns() / 1_000_000_000);
+    wanted.max(place.device_total / 4).max(lately)
 }

@@ -14,6 +14,7 @@
 pub mod chunks;
 mod discard;
 pub mod point;
+mod recent;
 
 use crate::BLOCK_BYTES;
 use crate::abi::Handle;
@@ -21,6 +22,7 @@ use crate::mapped::{Slab, Zeroable};
 use chunks::{Chunk, ChunkId, Chunks, EMPTY};
 pub use discard::Declined;
 use point::Point;
+use recent::Recent;
 
 /// Most segments.
 pub const MAX_SEGMENTS: usize = 4096;
@@ -123,6 +125,7 @@ pub struct Pool {
     segment_count: usize,
     /// What it holds.
     pub usage: Usage,
+    recent: Recent,
 }
 
 impl Pool {
@@ -138,7 +141,14 @@ impl Pool {
                 used: 0,
                 used_high: 0,
             },
+            recent: Recent::new(),
         }
+    }
+
+    /// Bytes that the pool should hold on to at `now_s` (seconds of any steady clock): what
+    /// it lately handed out, and some room between.
+    pub fn worth_keeping(&mut self, now_s: u64) -> u64 {
+        self.recent.worth_keeping(now_s, self.usage.used)
     }
 
     /// Hands out memory for use in `stream`. `passed` says whether a point is in the past.
@@ -271,6 +281,7 @@ impl Pool {
         self.chunks.insert(first);
         self.usage.used += bytes;
         self.usage.used_high = self.usage.used_high.max(self.usage.used);
+        self.recent.note(self.usage.used);
         Ok(grant)
     }
 
