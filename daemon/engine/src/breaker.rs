@@ -7,6 +7,10 @@
 //! A late prefetch is no reason: it moved what was needed, and sooner than the fault would
 //! have. Where the link is the bottleneck every prefetch is late, and stopping them would
 //! leave the link idle between faults.
+//!
+//! Trust is earned: what has not shown yet whether it helps is limited to a start and as
+//! much again as has helped so far. A program that nobody can predict loses little before
+//! that is seen; one that repeats itself doubles the limit with every round.
 
 use crate::stats::BreakerState;
 use crate::units::BLOCK_BYTES;
@@ -17,8 +21,12 @@ const WINDOW_BYTES: u64 = 64 * BLOCK_BYTES;
 /// Or one in so many blocks of the device, where that is more: a burst of bad luck shall not
 /// open it.
 const WINDOW_SHARE: u64 = 8;
-/// The same when trying again.
+/// The same when trying again, and while nothing has helped yet.
 const TRIAL_BYTES: u64 = 16 * BLOCK_BYTES;
+/// Prefetched bytes of which nothing is known yet that are allowed from the start,
+const START_BYTES: u64 = 32 * BLOCK_BYTES;
+/// or one in so many blocks of the device, where that is more.
+const START_SHARE: u64 = 16;
 /// Launches that it stays open at first, and at most.
 const OPEN_LAUNCHES: (u64, u64) = (256, 1 << 16);
 
@@ -58,9 +66,12 @@ impl Breaker {
     }
 
     /// May a prefetch be issued now?
-    pub(crate) fn allows(&self, so_far: &Usefulness) -> bool {
+    pub(crate) fn allows(&self, so_far: &Usefulness, capacity_blocks: u64) -> bool {
         match self.state {
-            BreakerState::Closed => true,
+            BreakerState::Closed => {
+                let start = START_BYTES.max(capacity_blocks / START_SHARE * BLOCK_BYTES);
+                so_far.undecided_bytes() < start + so_far.helpful_bytes()
+            }
             BreakerState::Open => false,
             BreakerState::HalfOpen => so_far.issued_bytes < self.trial_end,
         }
@@ -68,7 +79,11 @@ impl Breaker {
 
     /// Looks at what became of prefetches up to launch `position`.
     pub(crate) fn judge(&mut self, position: u64, so_far: &Usefulness, capacity_blocks: u64) {
-        let window_bytes = WINDOW_BYTES.max(capacity_blocks / WINDOW_SHARE * BLOCK_BYTES);
+        let window_bytes = if so_far.helpful_bytes() < TRIAL_BYTES {
+            TRIAL_BYTES
+        } else {
+            WINDOW_BYTES.max(capacity_blocks / WINDOW_SHARE * BLOCK_BYTES)
+        };
         let window = so_far.since(&self.mark);
         let bad = window.wasted_bytes;
         let decided = bad + window.late_bytes + window.useful_bytes;
@@ -126,7 +141,30 @@ mod tests {
         assert_eq!(breaker.state(), BreakerState::Closed);
         breaker.judge(2, &after(70, 100), 128);
         assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Open, 1));
-        assert!(!breaker.allows(&after(70, 100)));
+        assert!(!breaker.allows(&after(70, 100), 128));
+    }
+
+    #[test]
+    fn what_has_not_shown_its_use_is_limited_by_what_has() {
+        let breaker = Breaker::default();
+        let undecided = |useful, undecided| Usefulness {
+            issued_bytes: (useful + undecided) * BLOCK_BYTES,
+            ..after(useful, 0)
+        };
+        assert!(breaker.allows(&undecided(0, 31), 128));
+        assert!(!breaker.allows(&undecided(0, 32), 128));
+        assert!(breaker.allows(&undecided(32, 63), 128));
+        assert!(!breaker.allows(&undecided(32, 64), 128));
+        assert!(breaker.allows(&undecided(0, 63), 1024), "a large device");
+    }
+
+    #[test]
+    fn where_nothing_ever_helped_it_opens_early() {
+        let mut breaker = Breaker::default();
+        breaker.judge(1, &after(1, 14), 1 << 16);
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        breaker.judge(2, &after(1, 15), 1 << 16);
+        assert_eq!(breaker.state(), BreakerState::Open);
     }
 
     #[test]
@@ -148,8 +186,8 @@ mod tests {
         assert_eq!(breaker.state(), BreakerState::Open);
         breaker.judge(300, &after(0, 64), 128);
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
-        assert!(breaker.allows(&after(0, 64)));
-        assert!(!breaker.allows(&after(16, 64)), "a trial is short");
+        assert!(breaker.allows(&after(0, 64), 128));
+        assert!(!breaker.allows(&after(16, 64), 128), "a trial is short");
         breaker.judge(301, &after(16, 64), 128);
         assert_eq!(breaker.state(), BreakerState::Closed);
     }

@@ -20,6 +20,11 @@ impl Usefulness {
         self.issued_bytes += bytes;
     }
 
+    /// Issued, and refused by the driver: as if it had never been.
+    pub(crate) fn taken_back(&mut self, bytes: u64) {
+        self.issued_bytes = self.issued_bytes.saturating_sub(bytes);
+    }
+
     pub(crate) fn useful(&mut self, bytes: u64) {
         self.useful_bytes += bytes;
     }
@@ -32,10 +37,21 @@ impl Usefulness {
         self.wasted_bytes += bytes;
     }
 
+    /// What moved before it was needed, or at least before a fault would have moved it.
+    pub(crate) fn helpful_bytes(&self) -> u64 {
+        self.useful_bytes + self.late_bytes
+    }
+
+    /// Of what was issued, that of which nothing is known yet.
+    pub(crate) fn undecided_bytes(&self) -> u64 {
+        self.issued_bytes
+            .saturating_sub(self.helpful_bytes() + self.wasted_bytes)
+    }
+
     /// What came since `before`.
     pub(crate) fn since(&self, before: &Usefulness) -> Usefulness {
         Usefulness {
-            issued_bytes: self.issued_bytes - before.issued_bytes,
+            issued_bytes: self.issued_bytes.saturating_sub(before.issued_bytes),
             useful_bytes: self.useful_bytes - before.useful_bytes,
             late_bytes: self.late_bytes - before.late_bytes,
             wasted_bytes: self.wasted_bytes - before.wasted_bytes,

@@ -426,7 +426,9 @@ impl World {
             let residency = block.residency;
             if refused {
                 block.refused = true;
-                block.unproven = false;
+                if std::mem::take(&mut block.unproven) {
+                    self.usefulness.taken_back(BLOCK_BYTES);
+                }
             }
             match (order.operation, residency, refused) {
                 (Operation::Prefetch | Operation::Populate, Residency::MovingIn, false)

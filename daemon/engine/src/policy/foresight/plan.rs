@@ -183,7 +183,7 @@ fn make_room(
     }
     discard_dead(policy, now, world, reserve, stats, commands);
     let floor = world.moment();
-    let steering = policy.breaker.allows(&world.usefulness);
+    let steering = policy.breaker.allows(&world.usefulness, world.capacity);
     // Frames that are free, or will be, or whose content is dead.
     let mut have = world.free_frames(world.capacity)
         + world.blocks.moving_out() as i64
@@ -287,7 +287,7 @@ fn fetch(
     stats: &mut Stats,
     commands: &mut Vec<Command>,
 ) {
-    if !policy.breaker.allows(&world.usefulness) {
+    if !policy.breaker.allows(&world.usefulness, world.capacity) {
         return;
     }
     let limit = world.inflight_limit(Queue::In);
@@ -331,7 +331,7 @@ fn fetch(
         } else {
             return;
         }
-        if !policy.breaker.allows(&world.usefulness) {
+        if !policy.breaker.allows(&world.usefulness, world.capacity) {
             return;
         }
     }
