@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum as _;
 
 use crate::args::{self, Policy, RunOptions};
 use crate::control;
@@ -37,8 +38,24 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
     let installation = Installation::find()?;
     let shim = installation.shim()?;
     let socket = args::socket(options.socket.as_ref());
+    let mut policy = options.policy;
     let daemon = match Need::of(options, &socket) {
         Need::None => None,
+        // The library places memory by policy where there is a budget to keep, so it must
+        // know which one will steer: the daemon's own, where nothing else was asked for.
+        Need::Steered(name) => {
+            if options.memory_budget.is_some() && policy.is_none() {
+                policy = Policy::from_str(&name, false).ok();
+            }
+            if policy == Some(Policy::Driver) && options.memory_budget.is_some() {
+                return usage(&format!(
+                    "the daemon at {} leaves everything to the driver, which keeps no budget; \
+                     ask for another policy with --policy",
+                    socket.display()
+                ));
+            }
+            None
+        }
         Need::Private(reason) => {
             say(format!("{reason}; starting one for this program alone"));
             Some(installation.daemon()?)
@@ -65,7 +82,7 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
     environment.shim(&ShimSettings {
         library: &shim,
         socket: session_socket.as_deref(),
-        policy: options.policy,
+        policy,
         budget: options.memory_budget,
         ratio_limit: options.ratio_limit,
     });
@@ -89,6 +106,8 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
 /// Whether this run needs a daemon of its own.
 enum Need {
     None,
+    /// A daemon is there; its policy.
+    Steered(String),
     Private(String),
 }
 
@@ -98,7 +117,7 @@ impl Need {
             return Self::None;
         }
         match control::status(socket) {
-            Ok(_) => Self::None,
+            Ok(status) => Self::Steered(status.policy),
             Err(_) => Self::Private(format!("no daemon at {}", socket.display())),
         }
     }

@@ -19,22 +19,29 @@ pub struct Daemon {
     folder: TempDir,
     child: Child,
     http: String,
+    policy: &'static str,
 }
 
 impl Daemon {
     /// Starts one with its socket in a folder of its own and waits until it answers.
     pub fn start() -> Self {
+        Self::of_policy("foresight")
+    }
+
+    /// As [`Daemon::start`], with this policy for programs that ask for none.
+    pub fn of_policy(policy: &'static str) -> Self {
         let folder = tempfile::tempdir().expect("makes a folder");
         // A free port: nothing else here takes ports in between.
         let http = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .expect("finds a free port")
             .to_string();
-        let child = spawn(folder.path(), &http);
+        let child = spawn(folder.path(), &http, policy);
         let daemon = Self {
             folder,
             child,
             http,
+            policy,
         };
         daemon.wait_until_ready();
         daemon
@@ -58,7 +65,7 @@ impl Daemon {
 
     /// Starts it anew at the same socket.
     pub fn restart(&mut self) {
-        self.child = spawn(self.folder.path(), &self.http);
+        self.child = spawn(self.folder.path(), &self.http, self.policy);
         self.wait_until_ready();
     }
 
@@ -84,7 +91,7 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(folder: &Path, http: &str) -> Child {
+fn spawn(folder: &Path, http: &str, policy: &str) -> Child {
     let log = File::options()
         .create(true)
         .append(true)
@@ -95,7 +102,7 @@ fn spawn(folder: &Path, http: &str) -> Child {
     command
         .arg("--socket")
         .arg(folder.join("oversubd.sock"))
-        .args(["--http", http])
+        .args(["--http", http, "--policy", policy])
         .stdout(log.try_clone().expect("shares the log"))
         .stderr(log)
         .stdin(Stdio::null())

@@ -3,7 +3,7 @@
 //! and how closely it is kept depends on the machine; the README says how closely.
 
 use oversub_tests::daemon::Daemon;
-use oversub_tests::program::outcome;
+use oversub_tests::program::{outcome, oversub};
 use oversub_tests::workload::{Workload, assert_right, stats, stats_file};
 
 /// Device of these tests, and half of it.
@@ -12,19 +12,19 @@ const BUDGET: u64 = DEVICE / 2;
 
 /// Peak of resident managed bytes of a run under a budget, which must give a right result.
 fn peak(policy: &str, workload: &Workload) -> u64 {
-    let daemon = Daemon::start();
+    peak_with(&Daemon::start(), &["--policy", policy], workload)
+}
+
+/// The same with a certain daemon.
+fn peak_with(daemon: &Daemon, options: &[&str], workload: &Workload) -> u64 {
     let socket = daemon.socket().to_string_lossy().into_owned();
     let budget = BUDGET.to_string();
     let (_folder, path) = stats_file();
     let options = [
-        "--policy",
-        policy,
-        "--memory-budget",
-        &budget,
-        "--socket",
-        &socket,
-        "--quiet",
-    ];
+        options,
+        &["--memory-budget", &budget, "--socket", &socket, "--quiet"],
+    ]
+    .concat();
     let mut command = workload.under_oversub(&options, &path);
     let told = outcome(
         command
@@ -97,4 +97,34 @@ fn a_budget_changes_no_result_of_demand_paging() {
         ..Workload::new("train", 1.0, 2)
     };
     assert!(peak("demand", &train) <= DEVICE);
+}
+
+#[test]
+fn under_a_daemon_that_prefetches_nothing_a_budget_is_filled_by_faults() {
+    let sweep = Workload {
+        bytes: BUDGET * 3 / 2,
+        ..Workload::new("sweep", 1.0, 2)
+    };
+    let peak = peak_with(&Daemon::of_policy("demand"), &[], &sweep);
+    assert!(
+        peak >= BUDGET * 3 / 4,
+        "kernels work on the host's memory: {peak} bytes of {BUDGET} on the device"
+    );
+}
+
+#[test]
+fn a_daemon_that_leaves_all_to_the_driver_is_asked_for_no_budget() {
+    let daemon = Daemon::of_policy("driver");
+    let socket = daemon.socket().to_string_lossy().into_owned();
+    let told = outcome(&mut oversub(&[
+        "run",
+        "--memory-budget",
+        "1GiB",
+        "--socket",
+        &socket,
+        "--",
+        "true",
+    ]));
+    assert_eq!(told.status.code(), Some(2), "{}", told.err);
+    assert!(told.err.contains("--policy"), "{}", told.err);
 }
