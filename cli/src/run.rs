@@ -48,7 +48,7 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
                 policy = Policy::from_str(&name, false).ok();
             }
             if policy == Some(Policy::Driver) && options.memory_budget.is_some() {
-                return usage(&format!(
+                return usage(format!(
                     "the daemon at {} leaves everything to the driver, which keeps no budget; \
                      ask for another policy with --policy",
                     socket.display()
