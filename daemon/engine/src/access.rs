@@ -38,8 +38,8 @@ type Place = (u64, u64);
 
 #[derive(Debug, Default)]
 struct Correction {
-    /// Touched, though not declared.
-    extra: Vec<Place>,
+    /// Touched, though not declared: parts of objects, in blocks from their start.
+    extra: Vec<(u64, Extent)>,
     /// Declared, though left alone: how often in a row.
     absent: Map<Place, u8>,
 }
@@ -287,9 +287,7 @@ impl Accesses {
         let correction = self.corrections.entry(launch.exec).or_default();
         let before = correction.places();
         correction.absent.remove(&place);
-        if correction.extra.len() < CORRECTIONS && !correction.extra.contains(&place) {
-            correction.extra.push(place);
-        }
+        correction.add(place);
         self.places = self.places + correction.places() - before;
     }
 
@@ -307,7 +305,7 @@ impl Accesses {
         let place = (name, offset / BLOCK_BYTES);
         let correction = self.corrections.entry(exec).or_default();
         let before = correction.places();
-        correction.extra.retain(|extra| *extra != place);
+        correction.take_out(place);
         if correction.absent.len() < CORRECTIONS * 16 || correction.absent.contains_key(&place) {
             let strikes = correction.absent.entry(place).or_default();
             *strikes = strikes.saturating_add(1);
@@ -335,16 +333,46 @@ pub(crate) struct Argument {
 }
 
 impl Correction {
-    /// What it takes, in places: a table's are not all in use.
+    /// What it takes at most, in places: a table's are not all in use.
     fn places(&self) -> usize {
-        self.extra.capacity() + 2 * self.absent.capacity()
+        2 * self.extra.capacity() + 2 * self.absent.capacity()
+    }
+
+    /// Joins a block to the part that it continues, else begins another if there is room.
+    fn add(&mut self, (name, block): Place) {
+        for (of, extent) in &mut self.extra {
+            if *of != name || block + 1 < extent.first || block > extent.end() {
+                continue;
+            }
+            let end = extent.end().max(block + 1);
+            extent.first = extent.first.min(block);
+            extent.count = end - extent.first;
+            return;
+        }
+        if self.extra.len() < CORRECTIONS {
+            let (first, count) = (block, 1);
+            self.extra.push((name, Extent { first, count }));
+        }
+    }
+
+    fn take_out(&mut self, (name, block): Place) {
+        let holds = |&(of, extent): &(u64, Extent)| of == name && extent.contains(BlockId(block));
+        while let Some(index) = self.extra.iter().position(holds) {
+            let (_, extent) = self.extra.swap_remove(index);
+            for (first, end) in [(extent.first, block), (block + 1, extent.end())] {
+                let count = end - first;
+                if count > 0 && self.extra.len() < CORRECTIONS {
+                    self.extra.push((name, Extent { first, count }));
+                }
+            }
+        }
     }
 
     fn apply(&self, strict: &mut Vec<Extent>, memory: &Memory) {
-        for &(name, block) in &self.extra {
+        for &(name, extent) in &self.extra {
             if let Some(address) = memory.address_of(name) {
-                let first = (address / BLOCK_BYTES).saturating_add(block);
-                strict.push(Extent { first, count: 1 });
+                let first = (address / BLOCK_BYTES).saturating_add(extent.first);
+                strict.push(Extent { first, ..extent });
             }
         }
         normalize(strict);

@@ -402,25 +402,15 @@ impl Engine {
                 .iter()
                 .take_while(|launch| launch.position <= end)
         };
-        if !running().any(|launch| launch.uses(id) || covers(&launch.loose, id)) {
-            let base = world.memory.allocation_at(address).map(|a| a.range.address);
-            let at_fault = running().find(|launch| {
-                let mut arguments = launch.arguments.iter();
-                arguments.any(|argument| {
-                    let held = world.memory.allocation_at(argument.address);
-                    held.map(|a| a.range.address) == base
-                })
-            });
-            if let Some(launch) = at_fault {
-                let arguments: Vec<Argument> = launch
-                    .arguments
-                    .iter()
-                    .filter(|argument| {
-                        let held = world.memory.allocation_at(argument.address);
-                        held.map(|a| a.range.address) == base
-                    })
-                    .copied()
-                    .collect();
+        let expected = running().any(|launch| launch.uses(id) || covers(&launch.loose, id));
+        if !expected {
+            let points = |argument: &&Argument| world.memory.same_object(argument.address, address);
+            let at_fault = running().find(|launch| launch.arguments.iter().any(|a| points(&a)));
+            // No pointer leads there: it can only be the one that runs, if that is known.
+            let alone = at_fault.is_none() && end == position;
+            if let Some(launch) = at_fault.or(alone.then_some(front)) {
+                let arguments: Vec<Argument> =
+                    launch.arguments.iter().filter(points).copied().collect();
                 self.accesses.missed(launch, id, &arguments, &world.memory);
             }
         }
@@ -435,6 +425,9 @@ impl Engine {
             self.world.progress.faulted(self.now, ticks % TICKS);
         }
         let block = self.world.blocks.get_mut(slot);
+        if !expected {
+            block.surprised = position * TICKS;
+        }
         if block.last_used < position && loose {
             self.watch.touched += 1;
         }

@@ -121,11 +121,16 @@ impl Steering {
         }
     }
 
-    /// Tells the engine of allocations: by now it is known which are the allocator's.
-    fn tell_allocations(&mut self, desk: &mut Desk<'_>) {
+    /// Tells the engine of allocations: all of them, or those that are known to be the
+    /// framework allocator's by now.
+    fn tell_allocations(&mut self, desk: &mut Desk<'_>, all: bool) {
         for region in std::mem::take(&mut self.untold) {
             let range = range(region);
             let pool = self.parts.any_in(region);
+            if !pool && !all {
+                self.untold.push(region);
+                continue;
+            }
             self.managed_bytes += region.bytes;
             let capacity = u64::from(desk.capacity()) * BLOCK_BYTES;
             let prefetched = self.managed_bytes <= capacity;
@@ -144,7 +149,7 @@ impl Steering {
     }
 
     fn launched(&mut self, launch: &LaunchRecord<'_>, desk: &mut Desk<'_>) {
-        self.tell_allocations(desk);
+        self.tell_allocations(desk, true);
         let function = match self.functions.get(launch.name) {
             Some(function) => *function,
             None => {
@@ -194,7 +199,7 @@ impl Steering {
         match notice {
             DriverNotice::Alloc(region) => self.untold.push(region),
             DriverNotice::Free(region) => {
-                self.tell_allocations(desk);
+                self.tell_allocations(desk, true);
                 self.managed_bytes = self.managed_bytes.saturating_sub(region.bytes);
                 let address = region.address;
                 self.step(desk, &Event::Free { address });
@@ -312,7 +317,7 @@ impl LifetimePolicy for Steering {
             LifetimeNotice::Launch(LaunchNotice::Finished(done)) => self.finished(done, desk),
             LifetimeNotice::Use(region, next) => {
                 self.parts.hand_out(region);
-                self.tell_allocations(desk);
+                self.tell_allocations(desk, false);
                 let event = Event::Use {
                     range: range(region),
                     seq: before(next),
@@ -371,10 +376,11 @@ impl Parts {
         }
     }
 
-    /// The allocator hands out parts of this.
+    /// The allocator hands out parts of this. The last one may have begun in the segment
+    /// before.
     fn any_in(&self, region: Region) -> bool {
-        let mut within = self.live.range(region.address..region.end());
-        within.next().is_some()
+        let last = self.live.range(..region.end()).next_back();
+        last.is_some_and(|(&address, &bytes)| address + bytes > region.address)
     }
 
     /// Nothing in it is handed out, and the device has passed all that used it.

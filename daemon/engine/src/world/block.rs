@@ -146,8 +146,13 @@ pub(crate) struct Block {
     pub left: u64,
     /// When launches use it.
     pub uses: Uses,
+    /// When it last faulted although no launch was expected to use it; 0: never.
+    pub surprised: u64,
     /// Came by a prefetch and was not used since.
     pub unproven: bool,
+    /// Came by a prefetch and left while a launch that uses it ran: whether that had used it
+    /// by then shows only at its end.
+    pub undecided: bool,
     /// A command on it was refused: it is left alone until it is used again.
     pub refused: bool,
     /// Launches access it on the host without a fault.
@@ -270,7 +275,9 @@ impl Blocks {
             last_used,
             left: 0,
             uses: Uses::default(),
+            surprised: 0,
             unproven: false,
+            undecided: false,
             refused: false,
             mapped: false,
             changed: false,

@@ -140,9 +140,12 @@ impl Memory {
         );
         self.by_name.remove(&allocation.name);
         if allocation.pool {
+            // One may begin in the segment before.
             let starts: Vec<u64> = self
                 .parts
-                .range(address..allocation.range.end())
+                .range(..allocation.range.end())
+                .rev()
+                .take_while(|(_, part)| part.range.end() > address)
                 .map(|(&start, _)| start)
                 .collect();
             for start in starts {
@@ -155,9 +158,7 @@ impl Memory {
     /// A part of a pool segment is handed out. False where it is in no segment, overlaps
     /// a live part, or there are too many.
     pub(crate) fn begin_part(&mut self, range: Range) -> bool {
-        let inside = self.allocation_at(range.address).is_some_and(|allocation| {
-            allocation.pool && range.bytes > 0 && range.end() <= allocation.range.end()
-        });
+        let inside = range.bytes > 0 && self.covered(range, |allocation| allocation.pool);
         let before = self.parts.range(..range.end()).next_back();
         let clear = before.is_none_or(|(_, part)| part.range.end() <= range.address);
         if !inside || !clear || self.parts.len() >= PARTS {
@@ -185,18 +186,49 @@ impl Memory {
         Some(part)
     }
 
-    /// What of a range is tracked: nothing says that a client's sizes are sane.
+    /// What of a range is tracked, from its start on: nothing says that a client's sizes are
+    /// sane. A range may go on into segments that follow without a gap.
     pub(crate) fn tracked(&self, range: Range) -> Range {
-        let tracked = self
-            .allocation_at(range.address)
-            .map_or(range.address, |allocation| {
-                allocation.range.address + allocation.tracked_bytes
-            });
-        let end = range.end().min(tracked);
+        let mut end = range.address;
+        while end < range.end()
+            && let Some(allocation) = self.allocation_at(end)
+        {
+            let tracked = allocation.range.address + allocation.tracked_bytes;
+            end = end.max(tracked);
+            if tracked < allocation.range.end() {
+                break;
+            }
+        }
         Range {
             address: range.address,
-            bytes: end.saturating_sub(range.address),
+            bytes: end.min(range.end()).saturating_sub(range.address),
         }
+    }
+
+    /// All of a range lies in allocations of which `each` holds.
+    fn covered(&self, range: Range, each: impl Fn(&Allocation) -> bool) -> bool {
+        let mut at = range.address;
+        while at < range.end() {
+            match self.allocation_at(at).filter(|allocation| each(allocation)) {
+                Some(allocation) => at = allocation.range.end(),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether two addresses lie in one object: a live pool part, or else an allocation.
+    pub(crate) fn same_object(&self, a: u64, b: u64) -> bool {
+        let object = |address| match self.part_at(address) {
+            Some(part) => Some(part.range.address),
+            None => self.allocation_at(address).map(|a| a.range.address),
+        };
+        object(a).is_some_and(|found| object(b) == Some(found))
+    }
+
+    fn part_at(&self, address: u64) -> Option<&Part> {
+        let (_, part) = self.parts.range(..=address).next_back()?;
+        (address < part.range.end()).then_some(part)
     }
 
     /// The allocation that holds `address`.
@@ -261,8 +293,8 @@ impl Memory {
 
     /// `address` lies in a pool part into which pointers to several places were passed.
     pub(crate) fn has_landmarks(&self, address: u64) -> bool {
-        let part = self.parts.range(..=address).next_back();
-        part.is_some_and(|(_, part)| address < part.range.end() && !part.landmarks.is_empty())
+        self.part_at(address)
+            .is_some_and(|part| !part.landmarks.is_empty())
     }
 
     /// Name and offset of whatever lives at `address`.
@@ -271,8 +303,8 @@ impl Memory {
         if !allocation.pool {
             return Some((allocation.name, address - allocation.range.address));
         }
-        let (_, part) = self.parts.range(..=address).next_back()?;
-        (address < part.range.end()).then(|| (part.name, address - part.range.address))
+        let part = self.part_at(address)?;
+        Some((part.name, address - part.range.address))
     }
 
     /// Estimated size of the tables in bytes.
@@ -319,6 +351,32 @@ mod tests {
         memory.resolve(64 * MIB + 4096);
         let whole = memory.resolve(64 * MIB).map(|object| object.extent.bytes);
         assert_eq!(whole, Some(1024 * MIB));
+    }
+
+    #[test]
+    fn a_part_may_lie_across_segments_that_follow_each_other() {
+        let mut memory = Memory::default();
+        for number in [64, 96] {
+            let address = number * MIB;
+            let bytes = 32 * MIB;
+            assert!(memory.insert(Range { address, bytes }, true, bytes));
+        }
+        let part = Range {
+            address: 80 * MIB,
+            bytes: 40 * MIB,
+        };
+        assert!(memory.begin_part(part));
+        assert_eq!(memory.tracked(part), part);
+        let whole = memory.resolve(80 * MIB).map(|object| object.extent);
+        assert_eq!(whole, Some(part));
+        assert!(memory.same_object(81 * MIB, 119 * MIB));
+        let beyond = Range {
+            address: 120 * MIB,
+            bytes: 16 * MIB,
+        };
+        assert!(!memory.begin_part(beyond), "it ends in no segment");
+        memory.remove(96 * MIB);
+        assert!(memory.name_at(80 * MIB).is_none(), "it ends with either");
     }
 
     #[test]

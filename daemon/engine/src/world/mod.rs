@@ -4,23 +4,26 @@
 //! world. Decides nothing.
 
 pub(crate) mod block;
+mod foretell;
 pub(crate) mod history;
 mod index;
 pub(crate) mod memory;
+mod moves;
 pub(crate) mod orders;
 pub(crate) mod progress;
+#[cfg(test)]
+mod tests;
 pub(crate) mod window;
 
-use crate::command::{Command, Operation, Queue};
 use crate::event::{Cause, Direction};
 use crate::policy::budget_reserve;
 use crate::stats::Stats;
-use crate::units::{BLOCK_BYTES, BlockId, Micros, Range, Seq, StreamId, TICKS};
+use crate::units::{BLOCK_BYTES, BlockId, Range, Seq, StreamId, TICKS};
 use crate::{Config, usefulness::Usefulness};
 use block::{Blocks, Extent, Residency};
 use history::History;
 use memory::Memory;
-use orders::{Order, Orders};
+use orders::Orders;
 use progress::Progress;
 use window::Window;
 
@@ -125,7 +128,7 @@ impl World {
         };
         for id in tracked.blocks() {
             if let Some(block) = self.blocks.remove(id)
-                && block.unproven
+                && (block.unproven || block.undecided)
             {
                 self.usefulness.wasted(BLOCK_BYTES);
             }
@@ -228,6 +231,10 @@ impl World {
             block.unproven = false;
             self.usefulness.late(BLOCK_BYTES);
         }
+        if std::mem::take(&mut block.undecided) {
+            // It left before it was used.
+            self.usefulness.wasted(BLOCK_BYTES);
+        }
         if self.remote {
             self.mapped_on_host(slot);
         }
@@ -250,6 +257,14 @@ impl World {
         let block = self.blocks.get_mut(slot);
         block.last_used = position;
         block.refused = false;
+        if std::mem::take(&mut block.undecided) {
+            // It did not fault since it left; where nobody would tell, that says nothing.
+            if probes {
+                self.usefulness.useful(BLOCK_BYTES);
+            } else {
+                self.usefulness.wasted(BLOCK_BYTES);
+            }
+        }
         let (residency, proven) = (block.residency, std::mem::take(&mut block.unproven));
         match residency {
             Residency::MovingIn if proven => self.usefulness.late(BLOCK_BYTES),
@@ -269,186 +284,15 @@ impl World {
         }
     }
 
-    /// A block may be used by what runs now.
-    pub(crate) fn running(&self, slot: u32) -> bool {
-        self.used_until(slot, self.running_end * TICKS + TICKS - 1)
-    }
-
-    /// A block may be used before an eviction would be over.
-    pub(crate) fn guarded(&self, slot: u32) -> bool {
-        self.used_until(slot, self.guard_end)
-    }
-
-    fn used_until(&self, slot: u32, end: u64) -> bool {
-        let next = self.blocks.get(slot).uses.at_or_after(self.moment());
-        next.is_some_and(|next| next <= end)
-    }
-
-    /// Position of the oldest launch that is not over.
-    pub(crate) fn floor(&self) -> u64 {
-        self.window
-            .front()
-            .map_or(self.history.head() + 1, |launch| launch.position)
-    }
-
-    /// The moment that the device has reached.
-    pub(crate) fn moment(&self) -> u64 {
-        self.floor() * TICKS + self.progress.ticks()
-    }
-
-    /// A block that was prefetched leaves the device and no launch that used it is over: of
-    /// use if the running launch has gone past it.
+    /// A block that was prefetched leaves the device and no launch that used it is over. If
+    /// one that uses it runs, faults and its end will tell what it came to.
     fn came_of(&mut self, slot: u32) {
         let begun = self.floor() * TICKS;
         let used = self.blocks.get(slot).uses.at_or_after(begun);
-        if used.is_some_and(|used| used < self.moment()) {
-            self.usefulness.useful(BLOCK_BYTES);
+        if used.is_some_and(|used| used < (self.running_end + 1) * TICKS) {
+            self.blocks.get_mut(slot).undecided = true;
         } else {
             self.usefulness.wasted(BLOCK_BYTES);
-        }
-    }
-
-    /// How many more blocks will have content at some launch before `until` than have now,
-    /// as far as the learned cycle tells: frames that births take, less those that deaths
-    /// give back. At least 0.
-    pub(crate) fn growth(&self, until: u64) -> i64 {
-        let floor = self.floor();
-        let Some(lag) = self.history.lag().filter(|&lag| floor > lag) else {
-            return 0;
-        };
-        let end = until.min(floor + lag);
-        if end <= floor {
-            return 0;
-        }
-        let (now, peak) = self.history.live_within(floor - lag, end - lag);
-        i64::from(peak) - i64::from(now)
-    }
-
-    /// Moment of the next launch that uses a block, queued or predicted.
-    pub(crate) fn next_use(&self, slot: u32) -> u64 {
-        let block = self.blocks.get(slot);
-        let uses = &block.uses;
-        // What runs accesses such a block where it is: a fetch would come too late for it.
-        let from = if block.mapped {
-            (self.floor() + 1) * TICKS
-        } else {
-            self.moment()
-        };
-        if let Some(queued) = uses.at_or_after(from) {
-            return queued;
-        }
-        let Some(lag) = self.history.lag() else {
-            return NEVER;
-        };
-        let matched = self.history.head() - lag;
-        uses.at_or_after((matched + 1) * TICKS)
-            .map_or(NEVER, |past| past + lag * TICKS)
-    }
-
-    /// Bytes that may be under way in one direction: a fault waits behind no more.
-    pub(crate) fn inflight_limit(&self, queue: Queue) -> u64 {
-        const MOST_US: f64 = 6_000.0;
-        let in_time = (self.orders.rate(queue) * MOST_US) as u64;
-        self.inflight_bytes.min(in_time).max(2 * BLOCK_BYTES)
-    }
-
-    /// May this block's content be dropped by command?
-    pub(crate) fn discardable(&self, slot: u32) -> bool {
-        let block = self.blocks.get(slot);
-        self.discard && block.dead() && !block.refused
-    }
-
-    /// Asks for something on one block, which must be in a state that allows it.
-    pub(crate) fn order(
-        &mut self,
-        now: Micros,
-        operation: Operation,
-        slot: u32,
-        stats: &mut Stats,
-        commands: &mut Vec<Command>,
-    ) {
-        let queue = match operation {
-            Operation::Prefetch => Queue::In,
-            Operation::Evict => Queue::Out,
-            Operation::Discard | Operation::Populate => Queue::Local,
-        };
-        let from_host = self.blocks.get(slot).residency == Residency::Host;
-        let block = self.blocks.get_mut(slot);
-        let id = block.id;
-        match operation {
-            Operation::Prefetch => {
-                block.unproven = true;
-                self.usefulness.issued(BLOCK_BYTES);
-                self.blocks.set(slot, Residency::MovingIn);
-            }
-            Operation::Populate => {
-                stats.populated_bytes += BLOCK_BYTES;
-                self.blocks.set(slot, Residency::MovingIn);
-            }
-            Operation::Evict => {
-                stats.evicted_bytes += BLOCK_BYTES;
-                if std::mem::take(&mut block.unproven) {
-                    self.came_of(slot);
-                }
-                self.blocks.set(slot, Residency::MovingOut);
-            }
-            Operation::Discard => {
-                stats.discarded_bytes += BLOCK_BYTES;
-                let unproven = std::mem::take(&mut block.unproven);
-                if from_host {
-                    // Left alone until it is settled; it takes no frame meanwhile.
-                    block.refused = true;
-                } else {
-                    self.blocks.set(slot, Residency::MovingOut);
-                }
-                if unproven {
-                    self.came_of(slot);
-                }
-            }
-        }
-        let merge = match queue {
-            Queue::Local => 64 << 20,
-            _ => (self.inflight_limit(queue) / 4).max(BLOCK_BYTES),
-        };
-        let before = commands.len();
-        self.orders
-            .issue(now, (queue, operation), (id.0, from_host), merge, commands);
-        stats.commands += (commands.len() - before) as u64;
-    }
-
-    /// A command is done, or had no effect.
-    pub(crate) fn settle(&mut self, order: Order, refused: bool) {
-        for number in order.blocks.first..order.blocks.end() {
-            let Some(slot) = self.blocks.find(BlockId(number)) else {
-                continue;
-            };
-            let block = self.blocks.get_mut(slot);
-            let residency = block.residency;
-            if refused {
-                block.refused = true;
-                if std::mem::take(&mut block.unproven) {
-                    self.usefulness.taken_back(BLOCK_BYTES);
-                }
-            }
-            match (order.operation, residency, refused) {
-                (Operation::Prefetch | Operation::Populate, Residency::MovingIn, false)
-                | (Operation::Evict | Operation::Discard, Residency::MovingOut, true) => {
-                    self.blocks.set(slot, Residency::Device);
-                }
-                (Operation::Evict, Residency::MovingOut, false)
-                | (Operation::Prefetch, Residency::MovingIn, true) => {
-                    self.blocks.set(slot, Residency::Host);
-                }
-                (Operation::Discard, Residency::MovingOut, false)
-                | (Operation::Populate, Residency::MovingIn, true) => {
-                    self.blocks.set(slot, Residency::Unpopulated);
-                }
-                (Operation::Discard, Residency::Host, false) if order.from_host => {
-                    block.refused = false;
-                    self.blocks.set(slot, Residency::Unpopulated);
-                }
-                _ => {}
-            }
         }
     }
 

@@ -1,0 +1,86 @@
+//! When blocks will be used, as far as queue and history tell.
+//!
+//! Owns the questions about the future that policies ask. The answers come from the queued
+//! launches first, then from the place in the past that the present repeats.
+
+use super::{NEVER, World};
+use crate::units::TICKS;
+
+impl World {
+    /// A block may be used by what runs now.
+    pub(crate) fn running(&self, slot: u32) -> bool {
+        self.used_until(slot, self.running_end * TICKS + TICKS - 1)
+    }
+
+    /// A block may be used before an eviction would be over.
+    pub(crate) fn guarded(&self, slot: u32) -> bool {
+        self.used_until(slot, self.guard_end)
+    }
+
+    fn used_until(&self, slot: u32, end: u64) -> bool {
+        let next = self.blocks.get(slot).uses.at_or_after(self.moment());
+        next.is_some_and(|next| next <= end)
+    }
+
+    /// Position of the oldest launch that is not over.
+    pub(crate) fn floor(&self) -> u64 {
+        self.window
+            .front()
+            .map_or(self.history.head() + 1, |launch| launch.position)
+    }
+
+    /// The moment that the device has reached.
+    pub(crate) fn moment(&self) -> u64 {
+        self.floor() * TICKS + self.progress.ticks()
+    }
+
+    /// How many more blocks will have content at some launch before `until` than have now,
+    /// as far as the learned cycle tells: frames that births take, less those that deaths
+    /// give back. At least 0.
+    pub(crate) fn growth(&self, until: u64) -> i64 {
+        let floor = self.floor();
+        let Some(lag) = self.history.lag().filter(|&lag| floor > lag) else {
+            return 0;
+        };
+        let end = until.min(floor + lag);
+        if end <= floor {
+            return 0;
+        }
+        let (now, peak) = self.history.live_within(floor - lag, end - lag);
+        i64::from(peak) - i64::from(now)
+    }
+
+    /// Moment of the next launch that uses a block, queued or predicted.
+    pub(crate) fn next_use(&self, slot: u32) -> u64 {
+        let block = self.blocks.get(slot);
+        let uses = &block.uses;
+        // What runs accesses such a block where it is: a fetch would come too late for it.
+        let from = if block.mapped {
+            (self.floor() + 1) * TICKS
+        } else {
+            self.moment()
+        };
+        if let Some(queued) = uses.at_or_after(from) {
+            return queued;
+        }
+        let Some(lag) = self.history.lag() else {
+            return NEVER;
+        };
+        let matched = self.history.head() - lag;
+        let declared = uses
+            .at_or_after((matched + 1) * TICKS)
+            .map_or(NEVER, |past| past + lag * TICKS);
+        declared.min(self.next_surprise(block.surprised, lag, from))
+    }
+
+    /// When a block that faulted at `surprised`, though nothing foretold it, is taken to do so
+    /// again: whatever touched it comes again a cycle later.
+    fn next_surprise(&self, surprised: u64, lag: u64, from: u64) -> u64 {
+        let again = surprised + lag * TICKS;
+        if surprised > 0 && again >= from {
+            again
+        } else {
+            NEVER
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Commands: what is asked for, and what became of it.
+//!
+//! Owns the change of a block's state when a command on it is given and when it is done.
+
+use super::World;
+use super::block::Residency;
+use super::orders::Order;
+use crate::command::{Command, Operation, Queue};
+use crate::stats::Stats;
+use crate::units::{BLOCK_BYTES, BlockId, Micros};
+
+impl World {
+    /// Bytes that may be under way in one direction: a fault waits behind no more.
+    pub(crate) fn inflight_limit(&self, queue: Queue) -> u64 {
+        const MOST_US: f64 = 6_000.0;
+        let in_time = (self.orders.rate(queue) * MOST_US) as u64;
+        self.inflight_bytes.min(in_time).max(2 * BLOCK_BYTES)
+    }
+
+    /// May this block's content be dropped by command?
+    pub(crate) fn discardable(&self, slot: u32) -> bool {
+        let block = self.blocks.get(slot);
+        self.discard && block.dead() && !block.refused
+    }
+
+    /// Asks for something on one block, which must be in a state that allows it.
+    pub(crate) fn order(
+        &mut self,
+        now: Micros,
+        operation: Operation,
+        slot: u32,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        let queue = match operation {
+            Operation::Prefetch => Queue::In,
+            Operation::Evict => Queue::Out,
+            Operation::Discard | Operation::Populate => Queue::Local,
+        };
+        let from_host = self.blocks.get(slot).residency == Residency::Host;
+        let block = self.blocks.get_mut(slot);
+        let id = block.id;
+        match operation {
+            Operation::Prefetch => {
+                block.unproven = true;
+                self.usefulness.issued(BLOCK_BYTES);
+                self.blocks.set(slot, Residency::MovingIn);
+            }
+            Operation::Populate => {
+                stats.populated_bytes += BLOCK_BYTES;
+                self.blocks.set(slot, Residency::MovingIn);
+            }
+            Operation::Evict => {
+                stats.evicted_bytes += BLOCK_BYTES;
+                if std::mem::take(&mut block.unproven) {
+                    self.came_of(slot);
+                }
+                self.blocks.set(slot, Residency::MovingOut);
+            }
+            Operation::Discard => {
+                stats.discarded_bytes += BLOCK_BYTES;
+                let unproven = std::mem::take(&mut block.unproven);
+                if from_host {
+                    // Left alone until it is settled; it takes no frame meanwhile.
+                    block.refused = true;
+                } else {
+                    self.blocks.set(slot, Residency::MovingOut);
+                }
+                if unproven {
+                    self.came_of(slot);
+                }
+            }
+        }
+        let merge = match queue {
+            Queue::Local => 64 << 20,
+            _ => (self.inflight_limit(queue) / 4).max(BLOCK_BYTES),
+        };
+        let before = commands.len();
+        self.orders
+            .issue(now, (queue, operation), (id.0, from_host), merge, commands);
+        stats.commands += (commands.len() - before) as u64;
+    }
+
+    /// A command is done, or had no effect.
+    pub(crate) fn settle(&mut self, order: Order, refused: bool) {
+        for number in order.blocks.first..order.blocks.end() {
+            let Some(slot) = self.blocks.find(BlockId(number)) else {
+                continue;
+            };
+            let block = self.blocks.get_mut(slot);
+            let residency = block.residency;
+            if refused {
+                block.refused = true;
+                if std::mem::take(&mut block.unproven) {
+                    self.usefulness.taken_back(BLOCK_BYTES);
+                }
+            }
+            match (order.operation, residency, refused) {
+                (Operation::Prefetch | Operation::Populate, Residency::MovingIn, false)
+                | (Operation::Evict | Operation::Discard, Residency::MovingOut, true) => {
+                    self.blocks.set(slot, Residency::Device);
+                }
+                (Operation::Evict, Residency::MovingOut, false)
+                | (Operation::Prefetch, Residency::MovingIn, true) => {
+                    self.blocks.set(slot, Residency::Host);
+                }
+                (Operation::Discard, Residency::MovingOut, false)
+                | (Operation::Populate, Residency::MovingIn, true) => {
+                    self.blocks.set(slot, Residency::Unpopulated);
+                }
+                (Operation::Discard, Residency::Host, false) if order.from_host => {
+                    block.refused = false;
+                    self.blocks.set(slot, Residency::Unpopulated);
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+use std::sync::Arc;
+
+use super::block::Extent;
+use super::*;
+use crate::access::Access;
+use crate::command::{Operation, Queue};
+use crate::units::Micros;
+use crate::{Bytes, PolicyKind};
+
+/// A world of one launch at position 1 that uses block 1 of two, which a prefetch has brought
+/// to the device and an eviction has taken away again while the launch ran.
+fn evicted_meanwhile() -> (World, u32) {
+    let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+    let mut world = World::new(&config);
+    world.probes = true;
+    let (mut stats, mut commands) = (Stats::default(), Vec::new());
+    let range = Range {
+        address: BLOCK_BYTES,
+        bytes: 2 * BLOCK_BYTES,
+    };
+    world.alloc(range, false, Residency::Host, &mut stats);
+    let set: Arc<[Extent]> = Arc::from([Extent { first: 1, count: 1 }]);
+    let position = world.history.push(0);
+    let slots: Vec<u32> = world.slots(&set).collect();
+    let slot = slots[0];
+    world
+        .blocks
+        .get_mut(slot)
+        .uses
+        .push(position * TICKS + 500, 0, 64);
+    let access = Access {
+        set,
+        loose: Arc::from([]),
+        sweep: None,
+    };
+    let call = (Seq(1), StreamId(0));
+    world
+        .window
+        .push((position, 0), call, access, Arc::from([]));
+    world.running_end = position;
+    for operation in [Operation::Prefetch, Operation::Evict] {
+        world.order(Micros(0), operation, slot, &mut stats, &mut commands);
+        let queue = [Queue::In, Queue::Out][usize::from(operation == Operation::Evict)];
+        let done = world.orders.complete(Micros(1), queue, 1);
+        world.settle(done.expect("it was ordered"), false);
+    }
+    (world, slot)
+}
+
+fn judged(world: &World) -> (u64, u64) {
+    let usefulness = &world.usefulness;
+    let blocks = |bytes| bytes / BLOCK_BYTES;
+    (
+        blocks(usefulness.useful_bytes),
+        blocks(usefulness.wasted_bytes),
+    )
+}
+
+#[test]
+fn a_prefetched_block_that_leaves_during_its_launch_is_judged_by_no_estimate() {
+    let (mut world, _) = evicted_meanwhile();
+    assert_eq!(judged(&world), (0, 0));
+    world.progress.began(Micros(0), 0, TICKS, true);
+    world.progress.faulted(Micros(1), TICKS - 1);
+    assert_eq!(judged(&world), (0, 0));
+}
+
+#[test]
+fn it_was_useful_if_its_launch_ends_without_a_fault_on_it() {
+    let (mut world, slot) = evicted_meanwhile();
+    world.used(slot, 1);
+    assert_eq!(judged(&world), (1, 0));
+}
+
+#[test]
+fn it_was_wasted_if_it_faults_after_all() {
+    let (mut world, slot) = evicted_meanwhile();
+    world.fault(BlockId(1));
+    world.used(slot, 1);
+    assert_eq!(judged(&world), (0, 1));
+}
+
+#[test]
+fn what_faults_unforeseen_is_expected_again_a_cycle_later() {
+    let (mut world, _) = evicted_meanwhile();
+    let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
+    let other = other.expect("the second block");
+    for exec in [1, 2, 3, 0, 1, 2, 3, 0, 1] {
+        world.history.push(exec);
+    }
+    assert_eq!(world.next_use(other), NEVER);
+    world.blocks.get_mut(other).surprised = 2 * TICKS;
+    assert_eq!(world.history.lag(), Some(4));
+    assert_eq!(world.next_use(other), 6 * TICKS);
+}
