@@ -60,6 +60,32 @@ need_build_packages() {
         zlib1g-dev
 }
 
+# QEMU for x86-64. Where the release's own conflicts with what is installed from its
+# backports, QEMU comes from there too, by sources of its own: the host's stay as they are.
+need_qemu() {
+    command -v qemu-system-x86_64 >/dev/null 2>&1 && return 0
+    (need_packages qemu-system-x86) && return 0
+    local apt release mirror
+    release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+    mirror=$(sed -n 's/^URIs: *\([^ ]*\).*/\1/p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
+    note "installing qemu-system-x86 from $release-backports"
+    apt=$(mktemp -d)
+    mkdir -p "$apt/lists/partial" "$apt/parts"
+    for suite in "$release" "$release-backports"; do
+        printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
+            "${mirror:-http://deb.debian.org/debian}" "$suite"
+    done >"$apt/sources.list"
+    local options=(-o "Dir::Etc::SourceList=$apt/sources.list" -o "Dir::Etc::SourceParts=$apt/parts"
+        -o "Dir::State::Lists=$apt/lists" -o Acquire::Retries=3)
+    as_root apt-get "${options[@]}" update >"$apt/log" 2>&1 &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y \
+            --no-install-recommends -t "$release-backports" qemu-system-x86 >>"$apt/log" 2>&1
+    local status=$?
+    [ $status = 0 ] || tail -n 20 "$apt/log" >&2
+    as_root rm -rf "$apt"
+    return $status
+}
+
 need_rust() {
     command -v cargo >/dev/null 2>&1 || die "Rust is missing: see https://rustup.rs, then run this again"
     local have want

@@ -1,0 +1,238 @@
+//! Requests to `/dev/nvidia-uvm` and `/dev/nvidia-uvm-tools`: numbers and layouts.
+//!
+//! From uvm_ioctl.h and uvm_linux_ioctl.h of 535 and 550. The interface is private to the
+//! driver, so the guests' build checks every layout against the driver's own headers (see
+//! [`LAYOUTS`]), and the status begins with a value that no driver answers.
+
+use crate::Uuid;
+
+/// What the status is before the driver writes it.
+pub const UNANSWERED: u32 = u32::MAX;
+
+/// A request whose answer ends in an `NV_STATUS`.
+pub trait Request {
+    /// The ioctl's number: plain, without direction and size.
+    const NUMBER: libc::c_ulong;
+    /// The ioctl's name.
+    const NAME: &'static str;
+    /// Where the driver writes its status.
+    fn status(&mut self) -> &mut u32;
+}
+
+/// Name, number and layout of a request, for comparison with the driver's headers.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Name of the ioctl; its structure is called so too, with `_PARAMS`.
+    pub name: &'static str,
+    /// Number.
+    pub number: u64,
+    /// Names in the driver's structure, and offsets here, bytes.
+    pub fields: &'static [(&'static str, usize)],
+}
+
+macro_rules! requests {
+    ($($(#[$doc:meta])* $type:ident = $name:literal $number:literal {
+        $($(#[$field_doc:meta])* $field:ident / $theirs:ident : $kind:ty),* $(,)?
+    } $(+ { $($(#[$tail_doc:meta])* $tail:ident / $tail_theirs:ident : $tail_kind:ty),* $(,)? })?)+) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug, Default)]
+            pub struct $type {
+                $($(#[$field_doc])* pub $field: $kind,)*
+                /// Out: the driver's answer.
+                pub rm_status: u32,
+                $($($(#[$tail_doc])* pub $tail: $tail_kind,)*)?
+            }
+
+            impl Request for $type {
+                const NUMBER: libc::c_ulong = $number;
+                const NAME: &'static str = $name;
+                fn status(&mut self) -> &mut u32 {
+                    &mut self.rm_status
+                }
+            }
+        )+
+
+        /// All requests.
+        pub const LAYOUTS: &[Layout] = &[$(Layout {
+            name: $name,
+            number: $number,
+            fields: &[
+                $((stringify!($theirs), std::mem::offset_of!($type, $field)),)*
+                ("rmStatus", std::mem::offset_of!($type, rm_status)),
+            ],
+        }),+];
+    };
+}
+
+requests! {
+    /// Makes the descriptor a VA space.
+    Initialize = "UVM_INITIALIZE" 0x3000_0001 {
+        /// [`DISABLE_HMM`] or 0.
+        flags/flags: u64,
+    }
+    /// Ties a second descriptor to the process's address space, for the first.
+    MmInitialize = "UVM_MM_INITIALIZE" 75 {
+        /// The VA space's descriptor.
+        uvm_fd/uvmFd: i32,
+    }
+    /// Makes a GPU known to the VA space.
+    RegisterGpu = "UVM_REGISTER_GPU" 37 {
+        /// The GPU.
+        uuid/gpu_uuid: Uuid,
+        /// Out: its memory is a NUMA node.
+        numa_enabled/numaEnabled: u8,
+        /// Out: which one.
+        numa_node/numaNodeId: i32,
+        /// RM's control descriptor.
+        rm_fd/rmCtrlFd: i32,
+        /// RM client.
+        client/hClient: u32,
+        /// MIG partition.
+        partition/hSmcPartRef: u32,
+    }
+    /// Gives the GPU's address space to the driver.
+    RegisterGpuVaSpace = "UVM_REGISTER_GPU_VASPACE" 25 {
+        /// The GPU.
+        uuid/gpuUuid: Uuid,
+        /// RM's control descriptor.
+        rm_fd/rmCtrlFd: i32,
+        /// RM client.
+        client/hClient: u32,
+        /// RM address space.
+        va_space/hVaSpace: u32,
+    }
+    /// Lets a channel's faults be served.
+    RegisterChannel = "UVM_REGISTER_CHANNEL" 27 {
+        /// The GPU.
+        uuid/gpuUuid: Uuid,
+        /// RM's control descriptor.
+        rm_fd/rmCtrlFd: i32,
+        /// RM client.
+        client/hClient: u32,
+        /// RM channel.
+        channel/hChannel: u32,
+        /// Room for the channel's resources.
+        base/base: u64,
+        /// Its length.
+        length/length: u64,
+    }
+    /// Moves a range; made resident there when it returns.
+    Migrate = "UVM_MIGRATE" 51 {
+        /// First byte.
+        base/base: u64,
+        /// Length.
+        length/length: u64,
+        /// Where to.
+        destination/destinationUuid: Uuid,
+        /// `UVM_MIGRATE_FLAG_*`.
+        flags/flags: u32,
+        /// Semaphore to release, 0 for none.
+        semaphore/semaphoreAddress: u64,
+        /// What is released.
+        payload/semaphorePayload: u32,
+        /// NUMA node, for the CPU; -1 for any.
+        cpu_node/cpuNumaNode: i32,
+        /// Out: part that is not managed.
+        user_start/userSpaceStart: u64,
+        /// Out: its length.
+        user_length/userSpaceLength: u64,
+    }
+    /// Where a range should be.
+    SetPreferredLocation = "UVM_SET_PREFERRED_LOCATION" 42 {
+        /// First byte.
+        base/requestedBase: u64,
+        /// Length.
+        length/length: u64,
+        /// The processor.
+        processor/preferredLocation: Uuid,
+    }
+    /// Nowhere in particular.
+    UnsetPreferredLocation = "UVM_UNSET_PREFERRED_LOCATION" 43 {
+        /// First byte.
+        base/requestedBase: u64,
+        /// Length.
+        length/length: u64,
+    }
+    /// A processor keeps a mapping of the range wherever it is.
+    SetAccessedBy = "UVM_SET_ACCESSED_BY" 46 {
+        /// First byte.
+        base/requestedBase: u64,
+        /// Length.
+        length/length: u64,
+        /// The processor.
+        processor/accessedByUuid: Uuid,
+    }
+    /// It does not.
+    UnsetAccessedBy = "UVM_UNSET_ACCESSED_BY" 47 {
+        /// First byte.
+        base/requestedBase: u64,
+        /// Length.
+        length/length: u64,
+        /// The processor.
+        processor/accessedByUuid: Uuid,
+    }
+    /// Readers get copies of their own.
+    EnableReadDuplication = "UVM_ENABLE_READ_DUPLICATION" 44 {
+        /// First byte.
+        base/requestedBase: u64,
+        /// Length.
+        length/length: u64,
+    }
+    /// They do not.
+    DisableReadDuplication = "UVM_DISABLE_READ_DUPLICATION" 45 {
+        /// First byte.
+        base/requestedBase: u64,
+        /// Length.
+        length/length: u64,
+    }
+    /// Attaches an event queue to a VA space.
+    ToolsInitEventTracker = "UVM_TOOLS_INIT_EVENT_TRACKER" 56 {
+        /// Address of the entries.
+        queue/queueBuffer: u64,
+        /// Their number, a power of two.
+        entries/queueBufferSize: u64,
+        /// Address of the control structure.
+        control/controlBuffer: u64,
+        /// For counters only.
+        processor/processor: Uuid,
+        /// For counters only.
+        all/allProcessors: u32,
+        /// The VA space's descriptor.
+        uvm_fd/uvmFd: u32,
+    } + {
+        /// 550.54 to 555: the version of the entries, where others have only the first.
+        version/requestedVersion: u32,
+        /// Out, of those.
+        granted/grantedVersion: u32,
+    }
+    /// Starts recording.
+    ToolsEnableEvents = "UVM_TOOLS_EVENT_QUEUE_ENABLE_EVENTS" 58 {
+        /// One bit per event type.
+        types/eventTypeFlags: u64,
+    }
+    /// Writes out what waits for the end of a copy.
+    ToolsFlushEvents = "UVM_TOOLS_FLUSH_EVENTS" 67 {}
+}
+
+/// No heterogeneous memory management: system memory is not the driver's.
+pub const DISABLE_HMM: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_migration_is_the_eighty_bytes_that_all_drivers_since_535_take() {
+        assert_eq!(size_of::<Migrate>(), 80);
+    }
+
+    #[test]
+    fn no_two_requests_share_a_number() {
+        let mut numbers: Vec<_> = LAYOUTS.iter().map(|layout| layout.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), LAYOUTS.len());
+    }
+}

@@ -1,0 +1,203 @@
+//! Runs a guest in QEMU and tells what became of it. Always by emulation (TCG), so that a
+//! run does not depend on the host's virtualisation.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::plan::Answer;
+
+/// Lines of the console that an error shows.
+const TAIL: usize = 30;
+
+/// A guest to run.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    /// Kernel image.
+    pub kernel: PathBuf,
+    /// Root file system.
+    pub image: PathBuf,
+    /// Folder for what it prints.
+    pub logs: PathBuf,
+    /// Its memory, MiB.
+    pub memory_mib: u32,
+    /// It is killed after this time.
+    pub limit: Duration,
+}
+
+/// Why a guest gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// QEMU could not be started.
+    #[error("{program} cannot be run: {source}; install qemu-system-x86")]
+    Start {
+        /// The program.
+        program: &'static str,
+        /// Of the operating system.
+        source: io::Error,
+    },
+    /// It took too long and was killed.
+    #[error("the guest was killed after {} s without an answer; its console ({console}) ends:\n{tail}", limit.as_secs())]
+    Hung {
+        /// The limit.
+        limit: Duration,
+        /// File with all that it printed.
+        console: String,
+        /// The end of that.
+        tail: String,
+    },
+    /// It ended without an answer.
+    #[error("the guest ended ({status}) without an answer; its console ({console}) ends:\n{tail}")]
+    Died {
+        /// QEMU's exit status.
+        status: ExitStatus,
+        /// File with all that it printed.
+        console: String,
+        /// The end of that.
+        tail: String,
+    },
+    /// A file of the run could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// Of the operating system.
+        source: io::Error,
+    },
+}
+
+const QEMU: &str = "qemu-system-x86_64";
+
+impl Guest {
+    /// Boots it and waits for its answer. The console stays in `logs`.
+    ///
+    /// # Errors
+    /// [`BootError`].
+    pub fn run(&self) -> Result<Answer, BootError> {
+        let file = |path: &Path| {
+            let path = path.display().to_string();
+            move |source| BootError::File { path, source }
+        };
+        fs::create_dir_all(&self.logs).map_err(file(&self.logs))?;
+        let console = self.logs.join("console.log");
+        let answer = self.logs.join("answer.json");
+        for path in [&console, &answer] {
+            fs::write(path, "").map_err(file(path))?;
+        }
+        let mut child = self.start(&console, &answer)?;
+        let status = wait(&mut child, self.limit).map_err(file(Path::new(QEMU)))?;
+        let text = fs::read_to_string(&answer).map_err(file(&answer))?;
+        let found = text
+            .lines()
+            .rev()
+            .find_map(|line| serde_json::from_str(line.trim()).ok());
+        let printed = fs::read(&console).map_err(file(&console))?;
+        let tail = tail(&String::from_utf8_lossy(&printed));
+        let console = console.display().to_string();
+        match (found, status) {
+            (Some(answer), _) => Ok(answer),
+            (None, Some(status)) => Err(BootError::Died {
+                status,
+                console,
+                tail,
+            }),
+            (None, None) => Err(BootError::Hung {
+                limit: self.limit,
+                console,
+                tail,
+            }),
+        }
+    }
+
+    fn start(&self, console: &Path, answer: &Path) -> Result<Child, BootError> {
+        let mut qemu = Command::new(QEMU);
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]);
+        qemu.args(["-m", &self.memory_mib.to_string()]);
+        qemu.args([
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-device",
+            "edu",
+        ]);
+        qemu.arg("-serial")
+            .arg(format!("file:{}", console.display()));
+        qemu.arg("-serial")
+            .arg(format!("file:{}", answer.display()));
+        qemu.arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(&self.image);
+        qemu.args([
+            "-append",
+            "console=ttyS0 rdinit=/init panic=-1 oops=panic quiet loglevel=5 mitigations=off nokaslr",
+        ]);
+        qemu.stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // SAFETY: prctl is async-signal-safe; the guest ends with who runs it.
+        unsafe {
+            qemu.pre_exec(
+                || match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                },
+            );
+        }
+        qemu.spawn().map_err(|source| BootError::Start {
+            program: QEMU,
+            source,
+        })
+    }
+}
+
+/// Waits for the child's end; `None`: it was killed at the limit.
+fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= end {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_does_not_end_is_killed_and_said_to_hang() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let status = wait(&mut child, Duration::from_millis(100)).unwrap();
+        assert_eq!(status, None);
+        assert!(child.try_wait().unwrap().is_some(), "it is gone");
+    }
+
+    #[test]
+    fn a_child_that_ends_gives_its_status() {
+        let mut child = Command::new("false").spawn().unwrap();
+        let status = wait(&mut child, Duration::from_secs(60)).unwrap();
+        assert_eq!(status.and_then(|status| status.code()), Some(1));
+    }
+
+    #[test]
+    fn the_tail_is_the_last_lines() {
+        let text: String = (0..100).map(|n| format!("{n}\n")).collect();
+        assert!(tail(&text).starts_with("70\n") && tail(&text).ends_with("\n99"));
+    }
+}

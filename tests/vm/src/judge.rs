@@ -1,0 +1,225 @@
+//! Decides whether a guest's answer is as it must be.
+
+use oversub_vm::combination::Combination;
+use oversub_vm::plan::{Answer, FaultCounts, Outcome, Plan};
+
+use crate::product;
+use crate::report::Verdict;
+
+/// The round whose counts are reported.
+pub const COUNTS: &str = "counts, pascal";
+/// The round in which data must be found wrong.
+pub const CONTROL: &str = "negative control";
+/// The programs whose figures are reported.
+pub const PROGRAMS: [&str; 2] = ["sweep", "train"];
+/// Fewer faults than this prove nothing.
+const FEWEST_FAULTS: u64 = 10_000;
+
+/// What is wrong with the counts of a round in which everything works.
+fn faults_with(counts: &FaultCounts) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut must = |holds: bool, what: String| {
+        if !holds {
+            wrong.push(what);
+        }
+    };
+    must(
+        counts.wrong_words == 0,
+        format!("{} of {} words wrong", counts.wrong_words, counts.words),
+    );
+    must(
+        counts.procfs == counts.tools,
+        format!(
+            "procfs counts {} faults, the tools queue {}",
+            counts.procfs, counts.tools
+        ),
+    );
+    must(
+        counts.tools_dropped == 0,
+        format!("{} events dropped", counts.tools_dropped),
+    );
+    must(
+        counts.device >= counts.procfs,
+        format!(
+            "the driver counts {} faults of the device's {}",
+            counts.procfs, counts.device
+        ),
+    );
+    must(counts.evicted_bytes > 0, "nothing was evicted".to_owned());
+    wrong
+}
+
+/// Judges a whole answer.
+pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answer) -> Verdict {
+    let mut wrong = Vec::new();
+    if answer.driver != packaged {
+        wrong.push(format!(
+            "driver {} runs, {packaged} was built",
+            answer.driver
+        ));
+    }
+    if answer.btf != combination.btf {
+        wrong.push(format!(
+            "module BTF is {}, {} was asked for",
+            answer.btf, combination.btf
+        ));
+    }
+    wrong.extend(
+        answer
+            .kernel_trouble
+            .iter()
+            .map(|line| format!("kernel: {line}")),
+    );
+    let mut reported = FaultCounts::default();
+    for round in &answer.rounds {
+        let name = &round.name;
+        match &round.outcome {
+            Err(error) => wrong.push(format!("{name}: {error}")),
+            Ok(Outcome::Faults(counts)) if name == CONTROL => {
+                if counts.dropped_copies == 0 {
+                    wrong.push(format!("{name}: no copy was dropped"));
+                } else if counts.wrong_words == 0 {
+                    wrong.push(format!("{name}: lost copies were not noticed"));
+                }
+            }
+            Ok(Outcome::Program(counts)) if !counts.ok => {
+                wrong.push(format!("{name}: its result is wrong"));
+            }
+            Ok(Outcome::Program(_)) => {}
+            Ok(Outcome::Faults(counts)) => {
+                wrong.extend(
+                    faults_with(counts)
+                        .into_iter()
+                        .map(|what| format!("{name}: {what}")),
+                );
+                if name == COUNTS {
+                    reported = *counts;
+                }
+            }
+        }
+    }
+    if reported.procfs < FEWEST_FAULTS {
+        wrong.push(format!(
+            "only {} faults, {FEWEST_FAULTS} are wanted",
+            reported.procfs
+        ));
+    }
+    let products = PROGRAMS.iter().filter_map(|program| {
+        product::figures(plan, &answer, program).map(|figures| (*program, figures))
+    });
+    Verdict {
+        products: products.collect(),
+        combination,
+        driver: answer.driver,
+        kernel: answer.kernel,
+        boot_seconds: answer.boot_seconds,
+        rounds: answer.rounds,
+        counts: reported,
+        passed: wrong.is_empty(),
+        wrong,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oversub_vm::plan::Rounded;
+
+    fn good() -> FaultCounts {
+        FaultCounts {
+            device: 12_100,
+            procfs: 12_000,
+            tools: 12_000,
+            evicted_bytes: 1 << 20,
+            words: 1000,
+            ..FaultCounts::default()
+        }
+    }
+
+    fn answer(counts: FaultCounts, control: FaultCounts) -> Answer {
+        let round = |name: &str, counts| Rounded {
+            name: name.to_owned(),
+            seconds: 1.0,
+            outcome: Ok(Outcome::Faults(counts)),
+        };
+        Answer {
+            kernel: "6.1".to_owned(),
+            driver: "535.1".to_owned(),
+            btf: false,
+            boot_seconds: 1.0,
+            rounds: vec![round(COUNTS, counts), round(CONTROL, control)],
+            kernel_trouble: Vec::new(),
+        }
+    }
+
+    fn control() -> FaultCounts {
+        FaultCounts {
+            wrong_words: 5,
+            dropped_copies: 3,
+            ..good()
+        }
+    }
+
+    fn wrong(counts: FaultCounts, control: FaultCounts) -> Vec<String> {
+        let plan = Plan { rounds: Vec::new() };
+        judge(
+            Combination::DEFAULT,
+            "535.1",
+            &plan,
+            answer(counts, control),
+        )
+        .wrong
+    }
+
+    #[test]
+    fn equal_counts_and_a_control_that_fails_pass() {
+        assert_eq!(wrong(good(), control()), [""; 0]);
+    }
+
+    #[test]
+    fn a_control_whose_data_is_right_fails_the_run() {
+        let unnoticed = FaultCounts {
+            wrong_words: 0,
+            ..control()
+        };
+        assert_eq!(wrong(good(), unnoticed).len(), 1);
+    }
+
+    #[test]
+    fn unequal_counts_wrong_words_and_too_few_faults_each_fail_the_run() {
+        for broken in [
+            FaultCounts {
+                tools: 11_999,
+                ..good()
+            },
+            FaultCounts {
+                wrong_words: 1,
+                ..good()
+            },
+            FaultCounts {
+                tools_dropped: 1,
+                ..good()
+            },
+            FaultCounts {
+                evicted_bytes: 0,
+                ..good()
+            },
+            FaultCounts {
+                device: 100,
+                procfs: 100,
+                tools: 100,
+                ..good()
+            },
+        ] {
+            assert_eq!(wrong(broken, control()).len(), 1, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn a_warning_of_the_kernel_fails_the_run() {
+        let mut answer = answer(good(), control());
+        answer.kernel_trouble.push("WARNING: x".to_owned());
+        let plan = Plan { rounds: Vec::new() };
+        assert!(!judge(Combination::DEFAULT, "535.1", &plan, answer).passed);
+    }
+}

@@ -1,0 +1,76 @@
+//! Checks the layouts in `oversub-uvm` against a driver's own headers, by a C file that
+//! compiles only if they agree.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use oversub_uvm::requests::{LAYOUTS, Layout};
+
+/// Fields that only some versions have.
+const OPTIONAL: &[&str] = &["requestedVersion", "grantedVersion"];
+
+/// The C file.
+pub fn assertions(layouts: &[Layout]) -> String {
+    let mut text = String::from(
+        "#include <stddef.h>\n#include \"uvm_linux_ioctl.h\"\n#include \"uvm_ioctl.h\"\n",
+    );
+    // Writing to a string cannot fail.
+    for Layout {
+        name,
+        number,
+        fields,
+    } in layouts
+    {
+        let _ = writeln!(
+            text,
+            "_Static_assert({name} == {number}, \"number of {name}\");"
+        );
+        for (field, offset) in fields.iter().filter(|(field, _)| !OPTIONAL.contains(field)) {
+            let _ = writeln!(
+                text,
+                "_Static_assert(offsetof({name}_PARAMS, {field}) == {offset}, \"{name}.{field}\");"
+            );
+        }
+    }
+    text
+}
+
+/// Compiles the assertions with the headers of a driver's source tree.
+///
+/// # Errors
+/// What does not agree, in the compiler's words.
+pub fn check(source: &Path, work: &Path) -> Result<()> {
+    let file = work.join("layouts.c");
+    std::fs::write(&file, assertions(LAYOUTS))?;
+    let output = Command::new("gcc")
+        .args(["-fsyntax-only", "-DNVIDIA_UVM_USERSPACE=1", "-I"])
+        .arg(source.join("nvidia-uvm"))
+        .arg("-I")
+        .arg(source.join("common/inc"))
+        .arg(&file)
+        .output()
+        .context("gcc cannot be run; install it")?;
+    if !output.status.success() {
+        bail!(
+            "requests of oversub-uvm differ from the driver's headers in {}:\n{}",
+            source.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_that_all_versions_have_is_asserted() {
+        let text = assertions(LAYOUTS);
+        assert!(text.contains("offsetof(UVM_MIGRATE_PARAMS, rmStatus) == 72"));
+        assert!(text.contains("UVM_SET_PREFERRED_LOCATION == 42"));
+        assert!(!text.contains("requestedVersion"));
+    }
+}

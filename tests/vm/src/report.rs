@@ -1,0 +1,114 @@
+//! Prints results, as lines and as JSON.
+
+use std::time::Duration;
+
+use oversub_vm::combination::Combination;
+use oversub_vm::plan::{FaultCounts, Rounded};
+use serde_json::{Map, Value, json};
+
+use crate::product::Figures;
+
+/// What became of one combination.
+#[derive(Debug)]
+pub struct Verdict {
+    /// Which one.
+    pub combination: Combination,
+    /// Version of the driver that ran.
+    pub driver: String,
+    /// Release of the kernel that ran.
+    pub kernel: String,
+    /// Until init began.
+    pub boot_seconds: f64,
+    /// Its rounds.
+    pub rounds: Vec<Rounded>,
+    /// The counts that are reported.
+    pub counts: FaultCounts,
+    /// What oversub changes, by program.
+    pub products: Vec<(&'static str, Figures)>,
+    /// Nothing was wrong.
+    pub passed: bool,
+    /// What was.
+    pub wrong: Vec<String>,
+}
+
+impl Verdict {
+    /// Of a combination that gave no answer.
+    pub fn failed(combination: Combination, error: &anyhow::Error) -> Self {
+        Self {
+            combination,
+            driver: String::new(),
+            kernel: String::new(),
+            boot_seconds: 0.0,
+            rounds: Vec::new(),
+            counts: FaultCounts::default(),
+            products: Vec::new(),
+            passed: false,
+            wrong: vec![format!("{error:#}")],
+        }
+    }
+
+    /// Says it in a few lines.
+    pub fn print(&self, took: Duration) {
+        let state = if self.passed { "passed" } else { "FAILED" };
+        eprintln!(
+            "{state}  {}  driver {} on {}: boot {:.1} s, all {:.1} s; {} faults by procfs, {} by the \
+             tools queue, {} MiB evicted",
+            self.combination,
+            self.driver,
+            self.kernel,
+            self.boot_seconds,
+            took.as_secs_f64(),
+            self.counts.procfs,
+            self.counts.tools,
+            self.counts.evicted_bytes >> 20,
+        );
+        for round in &self.rounds {
+            let kind = if round.outcome.is_ok() {
+                "done"
+            } else {
+                "failed"
+            };
+            eprintln!("        {}: {kind} in {:.1} s", round.name, round.seconds);
+        }
+        for (program, figures) in &self.products {
+            eprintln!(
+                "        {program}, steady state: {:.1} % fewer GPU faults than the driver alone, {:.2} of \
+                 its bytes",
+                100.0 * figures.fault_reduction,
+                figures.bytes_ratio
+            );
+        }
+        for line in &self.wrong {
+            eprintln!("        wrong: {line}");
+        }
+    }
+
+    fn json(&self) -> Value {
+        let build = self.combination.build;
+        json!({
+            "driver": self.driver,
+            "flavour": build.flavour.to_string(),
+            "kernel": build.kernel.to_string(),
+            "kernel_release": self.kernel,
+            "btf": self.combination.btf,
+            "faults_device": self.counts.device,
+            "faults_procfs": self.counts.procfs,
+            "faults_tools": self.counts.tools,
+            "evicted_bytes": self.counts.evicted_bytes,
+            "drops": self.counts.tools_dropped,
+            "passed": self.passed,
+            "wrong": self.wrong,
+        })
+    }
+}
+
+/// All results as one object.
+pub fn json(results: &[Verdict]) -> String {
+    let combinations: Vec<_> = results.iter().map(Verdict::json).collect();
+    let product: Map<String, Value> = results
+        .iter()
+        .flat_map(|result| &result.products)
+        .map(|(program, figures)| ((*program).to_owned(), figures.json()))
+        .collect();
+    json!({ "combinations": combinations, "product": product }).to_string()
+}
