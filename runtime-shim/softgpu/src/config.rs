@@ -13,6 +13,16 @@ const GIB: u64 = 1 << 30;
 /// The unit of residency: capacity is a multiple of it.
 const BLOCK: u64 = 2 * MIB;
 
+/// Who keeps the device's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// This library, by userfaultfd.
+    #[default]
+    Own,
+    /// The nvidia-uvm of a test guest, with its software GPU (`/dev/softgpu`).
+    Uvm,
+}
+
 /// What the environment says about the device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -28,6 +38,8 @@ pub struct Config {
     pub compute_scale: f64,
     /// Where the counters go at process exit.
     pub stats: Option<PathBuf>,
+    /// Who keeps its memory.
+    pub backend: Backend,
 }
 
 impl Default for Config {
@@ -39,6 +51,7 @@ impl Default for Config {
             fault: Duration::from_micros(45),
             compute_scale: 1.0,
             stats: None,
+            backend: Backend::Own,
         }
     }
 }
@@ -59,6 +72,7 @@ const LINK_OUT: &str = "OVERSUB_SOFTGPU_LINK_OUT";
 const FAULT_US: &str = "OVERSUB_SOFTGPU_FAULT_US";
 const COMPUTE_SCALE: &str = "OVERSUB_SOFTGPU_COMPUTE_SCALE";
 const STATS: &str = "OVERSUB_SOFTGPU_STATS";
+const BACKEND: &str = "OVERSUB_SOFTGPU_BACKEND";
 
 impl Config {
     /// Reads the process environment.
@@ -113,6 +127,18 @@ impl Config {
                         expected: "for example 1.0",
                     })?;
         }
+        config.backend = match text(BACKEND).as_deref() {
+            None | Some("own") => Backend::Own,
+            Some("uvm") => Backend::Uvm,
+            Some(value) => {
+                return Err(ConfigError {
+                    variable: BACKEND,
+                    value: value.to_owned(),
+                    problem: "names no keeper of memory",
+                    expected: "own, or uvm in a test guest",
+                });
+            }
+        };
         config.stats = lookup(STATS).filter(|v| !v.is_empty()).map(PathBuf::from);
         Ok(config)
     }

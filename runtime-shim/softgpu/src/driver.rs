@@ -160,7 +160,7 @@ pub fn result_of(error: MemoryError) -> CuResult {
         MemoryError::InvalidRange { .. } => CuResult::INVALID_VALUE,
         MemoryError::IllegalAddress { .. } => CuResult::ILLEGAL_ADDRESS,
         MemoryError::NotSupported(_) => CuResult::NOT_SUPPORTED,
-        MemoryError::System { .. } => CuResult::OPERATING_SYSTEM,
+        MemoryError::System { .. } | MemoryError::Uvm(_) => CuResult::OPERATING_SYSTEM,
     }
 }
 

@@ -4,20 +4,76 @@
 //! migrated, others serve the rest. They never touch C or V themselves, or they would
 //! wait for their own answer.
 
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use super::density::{GRANULE_BYTES, Mask, grow};
 use super::migrate::Out;
 use super::uffd::die;
-use super::{BLOCK_BYTES, Location, Memory};
+use super::{BLOCK_BYTES, Location, Memory, MemoryError};
 use crate::probes;
 
 /// Threads of the service.
-pub const THREADS: usize = 3;
+const THREADS: usize = 3;
+
+/// The threads that serve, until it is dropped.
+pub struct HostService {
+    stop: Arc<AtomicBool>,
+    stop_fd: OwnedFd,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl HostService {
+    /// Starts them.
+    pub fn start(memory: &Arc<Memory>) -> Result<Self, MemoryError> {
+        // SAFETY: the call takes flags only.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            let source = io::Error::last_os_error();
+            return Err(MemoryError::System {
+                call: "eventfd",
+                source,
+            });
+        }
+        // Made before its threads, so that it stops them if one cannot be started.
+        let mut service = Self {
+            stop: Arc::new(AtomicBool::new(false)),
+            // SAFETY: a fresh descriptor that nothing else owns.
+            stop_fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            threads: Vec::new(),
+        };
+        for index in 0..THREADS {
+            let (memory, stop) = (Arc::clone(memory), Arc::clone(&service.stop));
+            let thread = std::thread::Builder::new()
+                .name(format!("softgpu-host{index}"))
+                .spawn(move || serve(&memory, &stop, fd))
+                .map_err(|source| MemoryError::System {
+                    call: "thread",
+                    source,
+                })?;
+            service.threads.push(thread);
+        }
+        Ok(service)
+    }
+}
+
+impl Drop for HostService {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let one = 1u64;
+        // SAFETY: eight bytes are written from a live word.
+        unsafe { libc::write(self.stop_fd.as_raw_fd(), (&raw const one).cast(), 8) };
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
 
 /// Serves until told to stop, which wakes the poll through `stop_fd`.
-pub fn serve(memory: &Arc<Memory>, stop: &AtomicBool, stop_fd: libc::c_int) {
+fn serve(memory: &Memory, stop: &AtomicBool, stop_fd: libc::c_int) {
     let uffd = memory.areas.cpu_faults();
     let mut addresses = Vec::with_capacity(16);
     while !stop.load(Ordering::Acquire) {

@@ -6,6 +6,7 @@
 
 mod allocate;
 mod areas;
+pub(crate) mod backend;
 mod block;
 mod density;
 mod gpu_fault;
@@ -17,20 +18,21 @@ mod ranges;
 mod remote;
 mod transfer;
 pub(crate) mod uffd;
+mod uvm;
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use self::allocate::Book;
 use self::areas::Areas;
+use self::backend::Backend;
 use self::block::Blocks;
+use self::host_fault::HostService;
 use self::link::Link;
 use self::pool::Pool;
 use self::remote::Lent;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::counters::Counters;
 use crate::kernels::{Kernel, Shape};
 use crate::sm::Processors;
@@ -79,6 +81,9 @@ pub enum MemoryError {
         /// Program address of the access.
         address: u64,
     },
+    /// The test guest's driver refused a call.
+    #[error(transparent)]
+    Uvm(#[from] oversub_uvm::UvmError),
     /// The operating system refused what the device is built on.
     #[error("{call} failed: {source}; the soft GPU needs userfaultfd with UFFDIO_MOVE (Linux 6.8)")]
     System {
@@ -221,60 +226,39 @@ impl Memory {
 
 /// The device.
 pub struct Device {
-    memory: Arc<Memory>,
+    memory: Arc<dyn Backend>,
     processors: Processors,
-    stop: Arc<AtomicBool>,
-    stop_fd: OwnedFd,
-    host_service: Vec<JoinHandle<()>>,
+    _host_service: Option<HostService>,
 }
 
 impl Device {
     /// Makes a device: reserves its areas and starts its service threads.
     pub fn new(config: Config) -> Result<Self, MemoryError> {
-        let memory = Arc::new(Memory::new(config)?);
-        // SAFETY: the call takes flags only.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            let source = io::Error::last_os_error();
-            return Err(MemoryError::System {
-                call: "eventfd",
-                source,
-            });
-        }
-        // SAFETY: a fresh descriptor that nothing else owns.
-        let stop_fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let (memory, host_service): (Arc<dyn Backend>, _) = match config.backend {
+            config::Backend::Own => {
+                let memory = Arc::new(Memory::new(config)?);
+                let service = HostService::start(&memory)?;
+                (memory, Some(service))
+            }
+            config::Backend::Uvm => (Arc::new(uvm::UvmMemory::new(config)?), None),
+        };
         let processors = Processors::new(Arc::clone(&memory))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        // Made before its threads, so that it stops them if one cannot be started.
-        let mut device = Self {
+        Ok(Self {
             memory,
             processors,
-            stop,
-            stop_fd,
-            host_service: Vec::new(),
-        };
-        for index in 0..host_fault::THREADS {
-            let (memory, stop) = (Arc::clone(&device.memory), Arc::clone(&device.stop));
-            let thread = std::thread::Builder::new()
-                .name(format!("softgpu-host{index}"))
-                .spawn(move || host_fault::serve(&memory, &stop, fd))
-                .map_err(|source| MemoryError::System {
-                    call: "thread",
-                    source,
-                })?;
-            device.host_service.push(thread);
-        }
-        Ok(device)
+            _host_service: host_service,
+        })
     }
 
     /// What it was made of.
     pub fn config(&self) -> &Config {
-        &self.memory.config
+        self.memory.config()
     }
 
     /// What it did.
     pub fn counters(&self) -> &Counters {
-        &self.memory.counters
+        self.memory.settle_counters();
+        self.memory.counters()
     }
 
     /// Allocates managed memory, 2 MiB aligned, populated nowhere.
@@ -300,22 +284,18 @@ impl Device {
 
     /// Where kernels see `address`; `None` outside the device's address space.
     pub fn to_device_view(&self, address: u64) -> Option<u64> {
-        let areas = &self.memory.areas;
-        let ours = areas.managed().start..areas.device().end;
-        ours.contains(&address).then(|| areas.to_view(address))
+        self.memory.to_device_view(address)
     }
 
     /// Free and total device memory, bytes. Free: in no block's and no device
     /// allocation's hands.
     pub fn memory_info(&self) -> (u64, u64) {
-        let pool = lock(&self.memory.pool);
-        let bytes = |frames: u32| u64::from(frames) * BLOCK_BYTES;
-        (bytes(pool.free_frames()), bytes(pool.frames()))
+        self.memory.memory_info()
     }
 
     /// Managed bytes on the device now.
     pub fn resident_bytes(&self) -> u64 {
-        self.memory.blocks.resident_bytes()
+        self.memory.resident_bytes()
     }
 
     /// Moves a managed range; returns when it is there. On the device this also counts as
@@ -383,17 +363,5 @@ impl Device {
     ) -> Result<(), MemoryError> {
         // SAFETY: by the caller.
         unsafe { self.processors.run(kernel, shape, words) }
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        let one = 1u64;
-        // SAFETY: eight bytes are written from a live word.
-        unsafe { libc::write(self.stop_fd.as_raw_fd(), (&raw const one).cast(), 8) };
-        for thread in self.host_service.drain(..) {
-            let _ = thread.join();
-        }
     }
 }

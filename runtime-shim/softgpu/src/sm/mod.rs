@@ -21,8 +21,9 @@ use self::fibre::{Fibre, Left, Stage};
 use self::job::Job;
 use self::turn::{Turn, Woken};
 use crate::kernels::{Kernel, Shape};
+use crate::memory::backend::Backend;
 use crate::memory::link::{now_ns, sleep_until_ns};
-use crate::memory::{GpuFault, Memory, MemoryError, lock};
+use crate::memory::{GpuFault, MemoryError, lock};
 
 /// Most threads that run kernels.
 const MOST_THREADS: usize = 4;
@@ -40,7 +41,7 @@ pub struct Processors {
 }
 
 struct Shared {
-    memory: Arc<Memory>,
+    memory: Arc<dyn Backend>,
     turn: Turn,
     /// The running launch, which helpers may join.
     launch: Mutex<Launch>,
@@ -60,10 +61,10 @@ struct Launch {
 
 impl Processors {
     /// Starts the helper threads.
-    pub(crate) fn new(memory: Arc<Memory>) -> Result<Self, MemoryError> {
+    pub(crate) fn new(memory: Arc<dyn Backend>) -> Result<Self, MemoryError> {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let threads = cores.clamp(1, MOST_THREADS);
-        let frames = (memory.config.memory_bytes / crate::memory::BLOCK_BYTES) as usize;
+        let frames = (memory.config().memory_bytes / crate::memory::BLOCK_BYTES) as usize;
         // With few frames, few fibres: each must find its pages again when it comes on.
         let fibres = (frames / 4 / threads).clamp(1, MOST_FIBRES);
         let shared = Arc::new(Shared {
@@ -108,7 +109,7 @@ impl Processors {
     ) -> Result<(), MemoryError> {
         signal::install()?;
         let shared = &*self.shared;
-        let counters = &shared.memory.counters;
+        let counters = shared.memory.counters();
         let mut lead = lock(&self.lead);
         let began = now_ns();
         shared.busiest_cpu_ns.store(0, Ordering::Relaxed);
@@ -124,9 +125,9 @@ impl Processors {
             shared.withdraw();
         }
         shared.turn.wait_alone();
-        shared.memory.end_remote();
+        shared.memory.end_kernel();
         let stalled = (counters.stall_ns.get() - stalled_before) as f64;
-        let scale = shared.memory.config.compute_scale;
+        let scale = shared.memory.config().compute_scale;
         let computed = shared.busiest_cpu_ns.load(Ordering::Relaxed) as f64;
         let due = began + stalled + computed * scale;
         if scale > 1.0 && due > now_ns() {
@@ -236,8 +237,8 @@ impl Processor {
     /// has joined the turn; it leaves it here.
     fn run(&mut self, job: &Arc<Job>, shared: &Shared) {
         let memory = &*shared.memory;
-        let mut stage = Stage::new(memory.areas.view(), work_on_job);
-        let mut clock = memory.config.compute_scale.gt(&1.0).then(CpuClock::start);
+        let mut stage = Stage::new(memory.view(), work_on_job);
+        let mut clock = memory.config().compute_scale.gt(&1.0).then(CpuClock::start);
         JOB.set(Arc::as_ptr(job));
         stage.enter();
         let mut ready: VecDeque<u32> = VecDeque::with_capacity(self.fibres.len());
@@ -252,7 +253,7 @@ impl Processor {
                 match stage.resume(&mut self.fibres[fibre as usize]) {
                     Left::Idle => self.idle.push(fibre),
                     Left::Faulted(view) => {
-                        let address = memory.areas.program_address(view);
+                        let address = memory.program_address(view);
                         faults.push(GpuFault {
                             address,
                             waiter: (self.index, fibre),

@@ -8,8 +8,9 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::memory::backend::Backend;
 use crate::memory::link::now_ns;
-use crate::memory::{BATCH_LIMIT, GpuFault, Memory, Served, lock};
+use crate::memory::{BATCH_LIMIT, GpuFault, Served, lock};
 
 /// How long a batch waits for threads that still compute.
 const GATHER: Duration = Duration::from_micros(100);
@@ -81,7 +82,7 @@ impl Turn {
 
     /// Hands in the thread's faults and waits, or serves, until some of its fibres can go
     /// on.
-    pub fn wait(&self, index: u32, faults: &mut Vec<GpuFault>, memory: &Memory) -> Vec<Woken> {
+    pub fn wait(&self, index: u32, faults: &mut Vec<GpuFault>, memory: &dyn Backend) -> Vec<Woken> {
         let mut state = lock(&self.state);
         state.pending.append(faults);
         state.waiting += 1;
@@ -113,7 +114,9 @@ impl Turn {
             let mut batch: Vec<GpuFault> = state.pending.drain(..size).collect();
             drop(state);
             let mut served = Vec::with_capacity(batch.len());
-            memory.serve_batch(&mut batch, |fault, outcome| served.push((fault, outcome)));
+            memory.serve_batch(&mut batch, &mut |fault, outcome| {
+                served.push((fault, outcome))
+            });
             state = lock(&self.state);
             state.serving = false;
             state.end_stall(memory);
@@ -144,10 +147,10 @@ impl State {
         }
     }
 
-    fn end_stall(&mut self, memory: &Memory) {
+    fn end_stall(&mut self, memory: &dyn Backend) {
         if let Some(since) = self.stalled_since.take() {
             memory
-                .counters
+                .counters()
                 .stall_ns
                 .add((now_ns() - since).max(0.0) as u64);
         }
