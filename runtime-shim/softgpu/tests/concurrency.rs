@@ -154,3 +154,40 @@ fn system_calls_on_device_resident_memory_are_served() {
     }
     assert_eq!(back, 1);
 }
+
+/// Compaction moves pages from frame to frame meanwhile, and the kernel then moves them from
+/// view to view in more than one go. Without the right to ask for compaction the pages only
+/// go from view to view.
+#[test]
+fn pages_go_both_ways_while_the_kernel_compacts_memory() {
+    const BLOCKS: u64 = 192;
+    const LAUNCHES: u64 = 12;
+    let device = &device(BLOCKS / 2);
+    let bytes = BLOCKS * BLOCK_BYTES;
+    let base = device.alloc_managed(bytes).expect("managed memory");
+    let over = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                if std::fs::write("/proc/sys/vm/compact_memory", "1").is_err() {
+                    return;
+                }
+            }
+        });
+        for number in 0..LAUNCHES {
+            launch(device, &COUNT, base, bytes, number);
+            let half = bytes / 2 * (number % 2);
+            device
+                .prefetch(base + half, bytes / 2, Location::Host)
+                .expect("prefetch");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    for page in 0..bytes / PAGE {
+        assert_eq!(
+            word(base + page * PAGE).load(Ordering::Relaxed),
+            LAUNCHES,
+            "page {page}"
+        );
+    }
+}

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use super::MemoryError;
 
+const PAGE_BYTES: u64 = 4096;
+
 const API: u64 = 0xAA;
 const FEATURE_SIGBUS: u64 = 1 << 7;
 const FEATURE_EXACT_ADDRESS: u64 = 1 << 11;
@@ -162,7 +164,10 @@ impl Uffd {
     /// Moves pages from `src` to `dst`, which this descriptor has registered, without a
     /// copy. `wake`: also wake who waits for them.
     ///
-    /// A pinned page (direct I/O in flight) is waited for: it may not be lost.
+    /// A pinned page (direct I/O in flight) is waited for: it may not be lost. So is one that
+    /// the kernel itself migrates, for compaction. Linux 6.18 may then answer `EAGAIN` for
+    /// pages that it has moved all the same; asked again it says that they exist. Where each
+    /// of them is, and no longer was, is what counts.
     pub fn move_pages(&self, dst: u64, src: u64, len: u64, wake: bool) {
         let mode = if wake { 0 } else { MOVE_DONTWAKE };
         let mut done = 0;
@@ -179,6 +184,17 @@ impl Uffd {
                 Ok(()) => return,
                 Err(_) if step.moved > 0 => {
                     done += step.moved as u64;
+                    refused = 0;
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                    let arrived = arrived(dst + done, src + done, len - done);
+                    if arrived == 0 {
+                        die("UFFDIO_MOVE", dst + done, src + done, &error);
+                    }
+                    if wake {
+                        self.wake(dst + done, arrived);
+                    }
+                    done += arrived;
                     refused = 0;
                 }
                 Err(error) => {
@@ -214,6 +230,23 @@ impl Uffd {
         }
         addresses.len()
     }
+}
+
+/// Bytes from the start of two ranges of pages that are mapped at `dst` and not at `src`.
+fn arrived(dst: u64, src: u64, len: u64) -> u64 {
+    let pages = (len / PAGE_BYTES) as usize;
+    let mapped = |start: u64| {
+        let mut there = vec![0u8; pages];
+        // SAFETY: the kernel writes one byte for each page, and reads nothing of them.
+        let rc = unsafe { libc::mincore(start as *mut _, len as usize, there.as_mut_ptr()) };
+        if rc != 0 {
+            die("mincore", start, len, &io::Error::last_os_error());
+        }
+        there
+    };
+    let (at_dst, at_src) = (mapped(dst), mapped(src));
+    let moved = |(there, here): &(&u8, &u8)| *there & 1 != 0 && *here & 1 == 0;
+    at_dst.iter().zip(&at_src).take_while(moved).count() as u64 * PAGE_BYTES
 }
 
 /// Invariants of the areas are broken: going on would lose the program's data.
