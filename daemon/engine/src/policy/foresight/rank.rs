@@ -12,6 +12,8 @@ use crate::world::{NEVER, World};
 const UNKNOWN: u64 = 1 << 61;
 /// No position gets here.
 const POSITIONS: u64 = 1 << 60;
+/// Births of queued launches for which room is made while nothing is learned.
+const QUEUED_BIRTHS: usize = 32;
 /// Overdue keys looked at in one go.
 const OVERDUE: usize = 1024;
 
@@ -121,8 +123,13 @@ impl Ranks {
     }
 
     /// Frames that births need at some launch before the moment `until` and that none of them
-    /// has yet: what is born before, less what dies.
+    /// has yet: what is born before, less what dies. While no cycle is known, the next births
+    /// of the queued launches.
     pub(crate) fn unmet_births(&self, world: &World, until: u64) -> i64 {
+        if world.history.lag().is_none() {
+            let queued = self.births.iter().take(QUEUED_BIRTHS);
+            return queued.take_while(|&(key, _)| key < until).count() as i64;
+        }
         let growth = world.growth(until / TICKS) - self.prepared.count as i64;
         growth.max(0)
     }
