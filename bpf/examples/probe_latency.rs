@@ -4,13 +4,16 @@
 
 use std::io::Write;
 
-use oversub_bpf::{HostFacts, Intake, ProbePlan, probe_latency};
+use oversub_bpf::{HostFacts, Intake, PlanOptions, ProbePlan, probe_latency};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut numbers = std::env::args().skip(1);
     let rate = numbers.next().map_or(Ok(20_000), |text| text.parse())?;
     let hits = numbers.next().map_or(Ok(100_000), |text| text.parse())?;
-    let mut intake = Intake::start(&ProbePlan::choose(&HostFacts::gather()));
+    let mut intake = Intake::start(&ProbePlan::choose(
+        &HostFacts::gather(),
+        PlanOptions::default(),
+    ));
     let measured = probe_latency(&mut intake, rate, hits)?;
     let drops = intake.drops();
     writeln!(

@@ -26,6 +26,12 @@ enum ovs_kind {
 	OVS_SERVICE_END = 7,
 	/* A process made a managed range. */
 	OVS_RANGE = 8,
+	/* The driver sees processors fight for pages. */
+	OVS_THRASHING = 9,
+	/* It makes one of them wait. */
+	OVS_THROTTLE = 10,
+	/* An address space is no more. */
+	OVS_SPACE_END = 11,
 };
 
 /* ovs_event.direction */
@@ -52,6 +58,8 @@ enum ovs_source {
 
 /* ovs_event.flags */
 #define OVS_BY_HOST 1
+/* An eviction for the sake of faults, not of a call. */
+#define OVS_IN_SERVICE 2
 
 struct ovs_event {
 	/* CLOCK_MONOTONIC; of an aggregated record: its first fault. */
@@ -64,9 +72,11 @@ struct ovs_event {
 	unsigned long long duration_ns;
 	/* Process, in the initial pid namespace; 0: not known. */
 	unsigned int tgid;
-	/* After the driver's merging of duplicates; raw_faults before it. */
+	/* After the driver's merging of duplicates; raw_faults before it. Both 0, like the
+	   bytes of a migration: not known, because the driver's structures are not read. */
 	unsigned int faults;
 	unsigned int raw_faults;
+	/* Of an eviction: the process that needed the room; 0: not known. */
 	unsigned int batch;
 	/* The driver's processor number of the device; 0: the host or not known. */
 	unsigned short processor;
@@ -76,6 +86,13 @@ struct ovs_event {
 	unsigned char flags;
 	unsigned char source;
 	unsigned char reserved;
+};
+
+/* One open file of the driver's device; programs/spaces.bpf.c. */
+struct ovs_space_file {
+	unsigned long long private_data;
+	unsigned int tgid;
+	unsigned int fd;
 };
 
 #define OVS_BLOCK_BYTES (2ull << 20)

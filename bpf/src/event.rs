@@ -61,10 +61,15 @@ pub(crate) mod kind {
     pub const SERVICE_BEGIN: u8 = 6;
     pub const SERVICE_END: u8 = 7;
     pub const RANGE: u8 = 8;
+    pub const THRASHING: u8 = 9;
+    pub const THROTTLE: u8 = 10;
+    pub const SPACE_END: u8 = 11;
 }
 
 /// `OVS_BY_HOST`.
 const BY_HOST: u8 = 1;
+/// `OVS_IN_SERVICE`.
+const IN_SERVICE: u8 = 2;
 
 /// One thing that the driver did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +108,7 @@ pub enum What {
     Fault {
         /// First faulted byte.
         address: u64,
-        /// Faults after the driver's merging of duplicates.
+        /// Faults after the driver's merging of duplicates; 0: not known (scalar mode).
         faults: u32,
         /// And before it.
         raw_faults: u32,
@@ -125,7 +130,7 @@ pub enum What {
     Migration {
         /// First byte.
         address: u64,
-        /// How many.
+        /// How many; 0: not known (scalar mode), pages of one block.
         bytes: u64,
         /// Which way.
         direction: Direction,
@@ -149,6 +154,8 @@ pub enum What {
         kind: Eviction,
         /// How long it took, nanoseconds; 0: not known.
         duration_ns: u64,
+        /// Who needed the room.
+        payer: Payer,
     },
     /// The driver's fault service loop began.
     ServiceBegin,
@@ -164,6 +171,20 @@ pub enum What {
         /// How many.
         bytes: u64,
     },
+    /// The driver sees processors fight for pages.
+    Thrashing {
+        /// First byte.
+        address: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// The driver makes a processor wait for a page that others fight for.
+    Throttle {
+        /// First byte of the page.
+        address: u64,
+    },
+    /// The address space is no more.
+    SpaceEnd,
 }
 
 /// Which way over the link. Open: a newer program may know more.
@@ -203,6 +224,17 @@ impl Cause {
     pub const API_SET_RANGE_GROUP: Cause = Cause(7);
     /// An advice.
     pub const API_HINT: Cause = Cause(8);
+}
+
+/// Who needed the room that an eviction made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Payer {
+    /// The faults of this process, where it is known.
+    Fault(Option<u32>),
+    /// A call of this process: a prefetch, or an allocation that is not managed.
+    Call(u32),
+    /// Not known.
+    Unknown,
 }
 
 /// What kind of memory an eviction took. Open.
@@ -292,11 +324,19 @@ impl ProbeEvent {
                     bytes,
                     kind,
                     duration_ns,
+                    payer: match (raw.flags & IN_SERVICE != 0, batch) {
+                        (true, process) => Payer::Fault((process != 0).then_some(process)),
+                        (false, 0) => Payer::Unknown,
+                        (false, process) => Payer::Call(process),
+                    },
                 }
             }
             kind::SERVICE_BEGIN => What::ServiceBegin,
             kind::SERVICE_END => What::ServiceEnd { duration_ns },
             kind::RANGE => What::Range { address, bytes },
+            kind::THRASHING => What::Thrashing { address, bytes },
+            kind::THROTTLE => What::Throttle { address },
+            kind::SPACE_END => What::SpaceEnd,
             _ => return Err(unknown),
         };
         Ok(ProbeEvent {
@@ -377,15 +417,32 @@ mod tests {
                 address,
                 bytes,
                 kind: Eviction(4),
-                duration_ns: 77
+                duration_ns: 77,
+                payer: Payer::Call(6)
             }
         );
+        let in_service = |batch| {
+            let raw = RawEvent {
+                flags: IN_SERVICE,
+                batch,
+                ..raw(kind::EVICTION)
+            };
+            match ProbeEvent::decode(raw.as_bytes()).unwrap().what {
+                What::Eviction { payer, .. } => payer,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(in_service(6), Payer::Fault(Some(6)));
+        assert_eq!(in_service(0), Payer::Fault(None));
         assert_eq!(what(kind::SERVICE_BEGIN), What::ServiceBegin);
         assert_eq!(
             what(kind::SERVICE_END),
             What::ServiceEnd { duration_ns: 77 }
         );
         assert_eq!(what(kind::RANGE), What::Range { address, bytes });
+        assert_eq!(what(kind::THRASHING), What::Thrashing { address, bytes });
+        assert_eq!(what(kind::THROTTLE), What::Throttle { address });
+        assert_eq!(what(kind::SPACE_END), What::SpaceEnd);
     }
 
     #[test]
@@ -410,7 +467,7 @@ mod tests {
             Err(EventError::Size(63))
         );
         assert_eq!(ProbeEvent::decode(&[0; 65]), Err(EventError::Size(65)));
-        for (kind, source) in [(0, 1), (9, 1), (255, 2), (1, 0), (1, 3)] {
+        for (kind, source) in [(0, 1), (12, 1), (255, 2), (1, 0), (1, 3)] {
             let strange = RawEvent {
                 kind,
                 source,

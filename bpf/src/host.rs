@@ -13,7 +13,7 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
 
 use crate::offsets::{DriverVersion, KernelSizes};
-use crate::plan::UVM_SYMBOLS;
+use crate::probe::uvm_symbols;
 
 /// Capability numbers (linux/capability.h).
 const CAP_SYS_ADMIN: u32 = 21;
@@ -46,14 +46,35 @@ pub struct UvmFacts {
     pub version: Option<DriverVersion>,
     /// Those functions that the probes want and the module has.
     pub symbols: BTreeSet<&'static str>,
+    /// Those of them that the module's own type information describes.
+    pub described: BTreeSet<&'static str>,
     /// Sizes of the running kernel's structures that lie inside the module's.
     pub sizes: Option<KernelSizes>,
+}
+
+/// One loading of the module: another one after it was unloaded and loaded again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loading(u64, u64);
+
+impl Loading {
+    /// The module's present loading; `None`: it is not loaded.
+    pub fn now() -> Option<Loading> {
+        use std::os::unix::fs::MetadataExt;
+        // sysfs numbers its entries anew each time.
+        let metadata = fs::metadata("/sys/module/nvidia_uvm/refcnt").ok()?;
+        Some(Loading(metadata.dev(), metadata.ino()))
+    }
 }
 
 impl HostFacts {
     /// The facts of this host, now. Takes milliseconds; tens of them with nvidia-uvm.
     pub fn gather() -> HostFacts {
         HostFacts::gather_below(Path::new("/"))
+    }
+
+    /// The version of the loaded driver; `None`: none is loaded, or it does not say.
+    pub fn driver_version() -> Option<DriverVersion> {
+        uvm_version(Path::new("/"))
     }
 
     /// The facts as `/proc` and `/sys` below `root` tell them.
@@ -68,7 +89,12 @@ impl HostFacts {
             confidential: read(root, "sys/kernel/security/lockdown").contains("[confidentiality]"),
             uvm: exists("sys/module/nvidia_uvm").then(|| UvmFacts {
                 version: uvm_version(root),
-                symbols: uvm_symbols(&root.join("proc/kallsyms")),
+                symbols: module_symbols(&root.join("proc/kallsyms")),
+                described: if exists("sys/kernel/btf/nvidia_uvm") {
+                    described()
+                } else {
+                    BTreeSet::new()
+                },
                 sizes: kernel_sizes(&root.join("sys/kernel/btf/vmlinux")),
             }),
         }
@@ -103,8 +129,8 @@ fn uvm_version(root: &Path) -> Option<DriverVersion> {
     })
 }
 
-/// Those of [`UVM_SYMBOLS`] that the module defines. Names are readable without privilege.
-fn uvm_symbols(kallsyms: &Path) -> BTreeSet<&'static str> {
+/// Those of [`uvm_symbols`] that the module defines. Names are readable without privilege.
+fn module_symbols(kallsyms: &Path) -> BTreeSet<&'static str> {
     let mut found = BTreeSet::new();
     let Ok(file) = File::open(kallsyms) else {
         return found;
@@ -115,7 +141,34 @@ fn uvm_symbols(kallsyms: &Path) -> BTreeSet<&'static str> {
             continue;
         }
         let name = line.split_ascii_whitespace().nth(2).unwrap_or_default();
-        found.extend(UVM_SYMBOLS.iter().find(|wanted| **wanted == name));
+        found.extend(uvm_symbols().find(|wanted| *wanted == name));
+    }
+    found
+}
+
+/// Those of [`uvm_symbols`] that the loaded module's type information describes.
+fn described() -> BTreeSet<&'static str> {
+    use libbpf_rs::libbpf_sys as sys;
+    let mut found = BTreeSet::new();
+    // SAFETY: both calls return null or an object that is freed below; the names are
+    // terminated by zero.
+    unsafe {
+        let kernel = sys::btf__load_vmlinux_btf();
+        let module = if kernel.is_null() {
+            std::ptr::null_mut()
+        } else {
+            sys::btf__load_module_btf(c"nvidia_uvm".as_ptr(), kernel)
+        };
+        for name in uvm_symbols().filter(|_| !module.is_null()) {
+            let Ok(terminated) = std::ffi::CString::new(name) else {
+                continue;
+            };
+            if sys::btf__find_by_name_kind(module, terminated.as_ptr(), sys::BTF_KIND_FUNC) > 0 {
+                found.insert(name);
+            }
+        }
+        sys::btf__free(module);
+        sys::btf__free(kernel);
     }
     found
 }

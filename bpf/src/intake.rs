@@ -1,26 +1,48 @@
-//! The events of all probes, for one reading thread.
+//! The events of all sources, for one reading thread.
 //!
 //! The reader puts [`Intake::epoll_fd`] among what it waits for and calls
 //! [`Intake::drain`] when it is readable. What cannot work is reported, never an error:
-//! without any probe the intake stands there silent.
+//! without any probe the intake stands there silent. The descriptor stays the same when
+//! the driver's module is loaded, unloaded or loaded again.
 
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use libbpf_rs::{Link, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Link, RingBuffer};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use thiserror::Error;
 
+use crate::driver::{DriverError, ToolsQueue};
 use crate::event::ProbeEvent;
-use crate::load::{self, ProbeReport, ProbeState, SoftGpu, Uvm, explain};
-use crate::plan::{Probe, ProbePlan};
+use crate::host::{HostFacts, Loading};
+use crate::load::{self, ProbeReport, ProbeState, SoftGpu, explain};
+use crate::plan::{PlanOptions, Probe, ProbePlan};
+use crate::source::{SharedInbox, UvmSource};
 use crate::target::{Target, TargetError};
+use crate::uvm::{self, Trust};
 
 /// Most records that one [`Intake::drain`] hands over.
 pub const DRAIN_LIMIT: usize = 4096;
 /// Most files that the soft GPU's probes are attached to: a client names them.
 pub const MAX_TARGETS: usize = 64;
+
+/// Most processes whose event queue is open: each takes 2 MiB.
+pub const MAX_QUEUES: usize = 32;
+
+/// Why the event queue of a process could not be opened.
+#[derive(Debug, Error)]
+pub enum QueueError {
+    /// The driver or the kernel refused.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// [`MAX_QUEUES`] are open already.
+    #[error("event queues of {MAX_QUEUES} processes are open already")]
+    TooMany,
+    /// It cannot be waited for.
+    #[error("cannot wait for the event queue: {0}")]
+    Wait(io::Error),
+}
 
 /// Why a file's probe points could not be attached.
 #[derive(Debug, Error)]
@@ -55,23 +77,22 @@ struct AttachedFile {
     _links: Vec<Link>,
 }
 
-/// What the ring buffers' callbacks leave for [`Intake::drain`].
-#[derive(Default)]
-struct Inbox {
-    events: Vec<ProbeEvent>,
-    undecodable: u64,
-}
-
 /// All probes of this process. Used from one thread at a time.
 pub struct Intake {
-    ring: Option<RingBuffer<'static>>,
-    inbox: Arc<Mutex<Inbox>>,
+    epoll: Option<Epoll>,
+    softgpu: Result<SoftGpu, (ProbeState, String)>,
+    softgpu_ring: Option<RingBuffer<'static>>,
+    softgpu_inbox: SharedInbox,
+    files: Vec<AttachedFile>,
+    uvm: Result<UvmSource, Vec<ProbeReport>>,
+    loading: Option<Loading>,
+    /// Event queues of single processes.
+    queues: Vec<ToolsQueue>,
+    /// What sources that are no more had lost.
+    past_drops: u64,
+    past_undecodable: u64,
     /// Handed-over events' memory, kept for the next time.
     spare: Vec<ProbeEvent>,
-    files: Vec<AttachedFile>,
-    softgpu: Result<SoftGpu, (ProbeState, String)>,
-    uvm: Option<Uvm>,
-    uvm_reports: Vec<ProbeReport>,
 }
 
 // SAFETY: libbpf's objects, links and rings belong to no thread; what keeps them from being
@@ -84,54 +105,50 @@ impl Intake {
     /// Takes tens of milliseconds. [`Intake::report`] says what came of it.
     pub fn start(plan: &ProbePlan) -> Intake {
         load::route_messages();
+        let loading = Loading::now();
         let softgpu = match plan.choice(Probe::SoftGpu) {
             Some(Ok(how)) => load::softgpu(*how).map_err(|reason| (ProbeState::Failed, reason)),
             Some(Err(reason)) => Err((ProbeState::Off, reason.clone())),
             None => Err((ProbeState::Off, "not planned".to_owned())),
         };
-        let mut uvm_reports = Vec::new();
-        let uvm = load::uvm(plan, &mut uvm_reports);
         let mut intake = Intake {
-            ring: None,
-            inbox: Arc::default(),
-            spare: Vec::new(),
-            files: Vec::new(),
+            epoll: None,
             softgpu,
-            uvm,
-            uvm_reports,
+            softgpu_ring: None,
+            softgpu_inbox: SharedInbox::default(),
+            files: Vec::new(),
+            uvm: UvmSource::start(plan),
+            loading,
+            queues: Vec::new(),
+            past_drops: 0,
+            past_undecodable: 0,
+            spare: Vec::new(),
         };
-        if let Err(error) = intake.open_ring() {
-            let reason = explain("opening the probes' ring buffers", &error);
+        if let Err(reason) = intake.open() {
             intake.fail(&reason);
         }
         intake
     }
 
-    /// Opens one reader over the rings of all loaded objects.
-    fn open_ring(&mut self) -> Result<(), libbpf_rs::Error> {
-        let mut builder = RingBufferBuilder::new();
-        let callback = || {
-            let inbox = Arc::clone(&self.inbox);
-            move |record: &[u8]| {
-                let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
-                match ProbeEvent::decode(record) {
-                    Ok(event) => inbox.events.push(event),
-                    Err(_) => inbox.undecodable += 1,
-                }
-                // Anything else would end the reading.
-                0
-            }
-        };
-        let mut rings = 0;
+    /// Opens what the reader waits for.
+    fn open(&mut self) -> Result<(), String> {
         if let Ok(softgpu) = &self.softgpu {
-            builder.add(&softgpu.skeleton.maps.ovs_ring, callback())?;
-            rings += 1;
+            let ring = self
+                .softgpu_inbox
+                .ring(&softgpu.skeleton.maps.ovs_ring)
+                .map_err(|error| explain("opening the ring of the soft GPU's program", &error))?;
+            self.softgpu_ring = Some(ring);
         }
-        if let Some(uvm) = &self.uvm {
-            builder.add(&uvm.skeleton.maps.ovs_ring, callback())?;
-            rings += 1;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|error| format!("opening the probes' epoll: {error}"))?;
+        let rings = [
+            self.softgpu_ring.as_ref(),
+            self.uvm.as_ref().ok().map(|uvm| &uvm.ring),
+        ];
+        for ring in rings.into_iter().flatten() {
+            watch(&epoll, ring)?;
         }
-        self.ring = (rings > 0).then(|| builder.build()).transpose()?;
+        self.epoll = Some(epoll);
         Ok(())
     }
 
@@ -140,13 +157,92 @@ impl Intake {
         if self.softgpu.is_ok() {
             self.softgpu = Err((ProbeState::Failed, reason.to_owned()));
         }
-        self.uvm = None;
-        for report in &mut self.uvm_reports {
-            if report.state == ProbeState::Active {
-                report.state = ProbeState::Failed;
-                report.how.clear();
-                report.reason = reason.to_owned();
+        if let Ok(uvm) = &self.uvm {
+            self.uvm = Err(uvm::failed(uvm.uvm.reports(), reason));
+        }
+    }
+
+    /// Follows the driver's module: when it was loaded, unloaded or loaded again since the
+    /// last time, its probes are chosen and attached anew. Says whether anything changed.
+    /// Where nothing did, this costs one system call.
+    pub fn follow_driver(&mut self, options: PlanOptions) -> bool {
+        let loading = Loading::now();
+        if loading == self.loading {
+            return false;
+        }
+        self.loading = loading;
+        if let Ok(old) = &self.uvm {
+            self.past_drops += old.uvm.drops();
+            self.past_undecodable += old.inbox.lock().undecodable;
+        }
+        let plan = ProbePlan::choose(&HostFacts::gather(), options);
+        self.uvm = UvmSource::start(&plan);
+        if let (Some(epoll), Ok(uvm)) = (&self.epoll, &self.uvm)
+            && let Err(reason) = watch(epoll, &uvm.ring)
+        {
+            self.fail(&reason);
+        }
+        true
+    }
+
+    /// Opens the driver's event queue of a process: the source for hosts without probes on
+    /// the driver. Where probes work too, everything is told twice. The queue ends with the
+    /// process.
+    ///
+    /// # Errors
+    /// The process has no managed memory yet, or may not be looked into, or
+    /// [`MAX_QUEUES`] are open.
+    pub fn observe_process(&mut self, pid: u32) -> Result<Attached, QueueError> {
+        if self.queues.iter().any(|queue| queue.pid() == pid) {
+            return Ok(Attached::Already);
+        }
+        if self.queues.len() >= MAX_QUEUES {
+            return Err(QueueError::TooMany);
+        }
+        let queue = ToolsQueue::open(pid, HostFacts::driver_version())?;
+        if let Some(epoll) = &self.epoll {
+            for descriptor in [queue.as_fd(), queue.process_fd()] {
+                epoll
+                    .add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, 0))
+                    .map_err(|error| QueueError::Wait(error.into()))?;
             }
+        }
+        self.queues.push(queue);
+        Ok(Attached::New)
+    }
+
+    /// Closes the event queue of a process, so that the driver can free what it had.
+    pub fn leave_process(&mut self, pid: u32) {
+        self.close_queues(|queue| queue.pid() == pid);
+    }
+
+    /// The processes whose event queues are open.
+    pub fn observed(&self) -> impl Iterator<Item = u32> {
+        self.queues.iter().map(ToolsQueue::pid)
+    }
+
+    fn close_queues(&mut self, which: impl Fn(&ToolsQueue) -> bool) {
+        let lost = |queue: &ToolsQueue| if which(queue) { queue.dropped() } else { 0 };
+        self.past_drops += self.queues.iter().map(lost).sum::<u64>();
+        self.queues.retain(|queue| !which(queue));
+    }
+
+    /// How far the driver's structures are believed.
+    pub fn trust(&self) -> Trust {
+        match &self.uvm {
+            Ok(uvm) => uvm.uvm.trust.clone(),
+            Err(reports) => {
+                let reason = reports.first().map(|report| report.reason.clone());
+                Trust::Off(reason.unwrap_or_else(|| "none is planned".to_owned()))
+            }
+        }
+    }
+
+    /// Structures of the driver that were checked, and those with impossible contents.
+    pub fn checked(&self) -> (u64, u64) {
+        match &self.uvm {
+            Ok(uvm) => (uvm.uvm.checked(), uvm.uvm.implausible()),
+            Err(_) => (0, 0),
         }
     }
 
@@ -194,60 +290,71 @@ impl Intake {
         Ok(Attached::New)
     }
 
-    /// Readable when there are events; `None`: there will never be any.
+    /// Readable when there are events; `None`: the kernel refused even to wait for them.
     pub fn epoll_fd(&self) -> Option<BorrowedFd<'_>> {
-        let descriptor: RawFd = self.ring.as_ref()?.epoll_fd();
-        // SAFETY: the ring owns the descriptor and lives as long as `self`, which is borrowed.
-        Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
+        Some(self.epoll.as_ref()?.0.as_fd())
     }
 
-    /// Hands over what has come, at most [`DRAIN_LIMIT`] records, oldest first per driver;
-    /// returns how many. When it returns the limit there may be more, and the descriptor
-    /// stays readable.
+    /// Hands over what has come, at most [`DRAIN_LIMIT`] records of each driver, oldest
+    /// first; returns how many. There may be more, and the descriptor stays readable then.
     ///
     /// # Errors
     /// The kernel's ring cannot be read; the probes are of no more use.
     pub fn drain(&mut self, sink: &mut dyn FnMut(ProbeEvent)) -> io::Result<usize> {
-        let Some(ring) = &self.ring else {
-            return Ok(0);
+        let mut handed_over = 0;
+        let mut worst = 0;
+        let mut take = |ring: &RingBuffer<'static>, inbox: &SharedInbox| {
+            worst = ring.consume_raw_n(DRAIN_LIMIT).min(worst);
+            std::mem::swap(&mut inbox.lock().events, &mut self.spare);
+            handed_over += self.spare.len();
+            let unknown = |event: &ProbeEvent| event.tgid.is_none() && event.space != 0;
+            let unknown = self.spare.iter().any(unknown);
+            self.spare.drain(..).for_each(&mut *sink);
+            unknown
         };
-        let status = ring.consume_raw_n(DRAIN_LIMIT);
-        {
-            let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::swap(&mut inbox.events, &mut self.spare);
+        if let Some(ring) = &self.softgpu_ring {
+            take(ring, &self.softgpu_inbox);
         }
-        let handed_over = self.spare.len();
-        self.spare.drain(..).for_each(sink);
-        if status < 0 {
-            return Err(io::Error::from_raw_os_error(-status));
+        if let Ok(uvm) = &mut self.uvm {
+            if take(&uvm.ring, &uvm.inbox) {
+                uvm.search_spaces();
+            }
+            uvm.watch_plausibility();
+        }
+        let mut ended = false;
+        for queue in &mut self.queues {
+            // First, so that nothing that it did before its end is missed.
+            ended |= queue.process_has_ended();
+            handed_over += queue.drain(sink);
+        }
+        if ended {
+            self.close_queues(ToolsQueue::process_has_ended);
+        }
+        if worst < 0 {
+            return Err(io::Error::from_raw_os_error(-worst));
         }
         Ok(handed_over)
     }
 
     /// Records that the kernel could not write because a ring was full, since the start.
     pub fn drops(&self) -> u64 {
-        let mut drops = 0;
+        let mut drops = self.past_drops;
         if let Ok(softgpu) = &self.softgpu
             && let Some(bss) = softgpu.skeleton.maps.bss_data.as_deref()
         {
             // SAFETY: a live, aligned word of a mapped page, which the kernel changes.
             drops += unsafe { std::ptr::read_volatile(&raw const bss.ovs_drops) };
         }
-        if let Some(uvm) = &self.uvm
-            && let Some(bss) = uvm.skeleton.maps.bss_data.as_deref()
-        {
-            // SAFETY: as above.
-            drops += unsafe { std::ptr::read_volatile(&raw const bss.ovs_drops) };
+        if let Ok(uvm) = &self.uvm {
+            drops += uvm.uvm.drops();
         }
-        drops
+        drops + self.queues.iter().map(ToolsQueue::dropped).sum::<u64>()
     }
 
     /// Records that were none of ours: 0, unless programs and reader differ in version.
     pub fn undecodable(&self) -> u64 {
-        self.inbox
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .undecodable
+        let uvm = self.uvm.as_ref().map(|uvm| uvm.inbox.lock().undecodable);
+        self.past_undecodable + self.softgpu_inbox.lock().undecodable + uvm.unwrap_or(0)
     }
 
     /// The state of every probe, in the order of [`Probe::ALL`].
@@ -269,14 +376,24 @@ impl Intake {
             }
         };
         let mut reports = vec![softgpu];
+        let uvm = match &self.uvm {
+            Ok(uvm) => uvm.uvm.reports(),
+            Err(reports) => reports,
+        };
         for probe in Probe::ALL {
-            reports.extend(
-                self.uvm_reports
-                    .iter()
-                    .find(|r| r.probe == probe.name())
-                    .cloned(),
-            );
+            reports.extend(uvm.iter().find(|r| r.probe == probe.name()).cloned());
         }
         reports
     }
+}
+
+/// Adds a ring to what the reader waits for.
+fn watch(epoll: &Epoll, ring: &RingBuffer<'static>) -> Result<(), String> {
+    let descriptor: RawFd = ring.epoll_fd();
+    // SAFETY: the ring owns the descriptor and outlives this call; when it closes it, the
+    // kernel takes it out of the epoll.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    epoll
+        .add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, 0))
+        .map_err(|error| format!("waiting for the probes' rings: {error}"))
 }

@@ -1,25 +1,23 @@
-//! From a plan to loaded, attached programs, each with its state and its reason.
+//! The soft GPU's programs, loaded and attached, and what all programs have in common: the
+//! state that each probe is in, libbpf's messages and errors.
 //!
-//! A probe that fails is off and says why; it never takes another one with it. Reading
-//! what the programs send is [`crate::intake`]'s business.
+//! nvidia-uvm's programs are [`crate::uvm`]'s, reading what programs send is
+//! [`crate::intake`]'s business.
 
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::Once;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, OpenObject, PrintLevel, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{Link, OpenObject, PrintLevel, UprobeMultiOpts, UprobeOpts};
 use serde::Serialize;
 
-use crate::plan::{How, Probe, ProbePlan};
+use crate::plan::{How, Probe};
 use crate::softgpu_skeleton::{SoftgpuSkel, SoftgpuSkelBuilder};
 use crate::target::Target;
-use crate::uvm_skeleton::{UvmSkel, UvmSkelBuilder};
 
 /// Bytes of the soft GPU's ring: three seconds at 20,000 events a second.
 const SOFTGPU_RING_BYTES: u32 = 4 << 20;
-/// Bytes of nvidia-uvm's ring: its worst case is 300,000 records a second.
-const UVM_RING_BYTES: u32 = 16 << 20;
 
 /// Whether a probe works.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
@@ -76,16 +74,9 @@ pub(crate) struct SoftGpu {
     pub how: How,
 }
 
-/// The loaded programs of nvidia-uvm, and their attachments.
-pub(crate) struct Uvm {
-    pub skeleton: UvmSkel<'static>,
-    /// Dropping one detaches its probe.
-    pub _links: Vec<Link>,
-}
-
 /// Storage that libbpf's skeletons want to borrow. Two words each, once per intake: leaked,
 /// so that the skeletons can be kept in a structure. What they own is freed when dropped.
-fn storage() -> &'static mut MaybeUninit<OpenObject> {
+pub(crate) fn storage() -> &'static mut MaybeUninit<OpenObject> {
     Box::leak(Box::new(MaybeUninit::uninit()))
 }
 
@@ -179,124 +170,5 @@ impl SoftGpu {
             program.attach_uprobe_with_opts(-1, &path, offset(point), options)
         };
         target.points.iter().map(attach).collect()
-    }
-}
-
-/// Loads and attaches the planned probes of nvidia-uvm, one by one, and reports each.
-/// `None`: none was planned, or the kernel refused them all.
-pub(crate) fn uvm(plan: &ProbePlan, reports: &mut Vec<ProbeReport>) -> Option<Uvm> {
-    let mut planned = Vec::new();
-    for (probe, choice) in &plan.probes {
-        match choice {
-            _ if *probe == Probe::SoftGpu => {}
-            Ok(how) => planned.push((*probe, *how)),
-            Err(reason) => {
-                let (how, reason) = (String::new(), reason.clone());
-                reports.push(ProbeReport::new(*probe, ProbeState::Off, how, reason));
-            }
-        }
-    }
-    if planned.is_empty() {
-        return None;
-    }
-    let mut skeleton = match load_uvm(plan, &planned) {
-        Ok(skeleton) => skeleton,
-        Err(reason) => {
-            for (probe, _) in planned {
-                let how = String::new();
-                reports.push(ProbeReport::new(
-                    probe,
-                    ProbeState::Failed,
-                    how,
-                    reason.clone(),
-                ));
-            }
-            return None;
-        }
-    };
-    let mut links = Vec::new();
-    for (probe, how) in planned {
-        match attach_uvm(&mut skeleton, probe, how) {
-            Ok(link) => {
-                links.push(link);
-                let how = how.to_string();
-                reports.push(ProbeReport::new(
-                    probe,
-                    ProbeState::Active,
-                    how,
-                    String::new(),
-                ));
-            }
-            Err(error) => {
-                let reason = explain(&format!("attaching {how}"), &error);
-                reports.push(ProbeReport::new(
-                    probe,
-                    ProbeState::Failed,
-                    String::new(),
-                    reason,
-                ));
-            }
-        }
-    }
-    (!links.is_empty()).then_some(Uvm {
-        skeleton,
-        _links: links,
-    })
-}
-
-fn load_uvm(plan: &ProbePlan, planned: &[(Probe, How)]) -> Result<UvmSkel<'static>, String> {
-    let failed = |what: &'static str| move |error: libbpf_rs::Error| explain(what, &error);
-    let mut open = UvmSkelBuilder::default()
-        .open(storage())
-        .map_err(failed("opening the uvm programs"))?;
-    let progs = &mut open.progs;
-    let wants = |probe| planned.iter().any(|(planned, _)| *planned == probe);
-    progs.uvm_notify.set_autoload(wants(Probe::UvmEvents));
-    progs
-        .uvm_service_begin
-        .set_autoload(wants(Probe::UvmServiceBegin));
-    progs
-        .uvm_service_end
-        .set_autoload(wants(Probe::UvmServiceEnd));
-    progs.uvm_replay.set_autoload(wants(Probe::UvmReplay));
-    progs
-        .uvm_evict_begin
-        .set_autoload(wants(Probe::UvmEvictionBegin));
-    progs
-        .uvm_evict_end
-        .set_autoload(wants(Probe::UvmEvictionEnd));
-    progs.uvm_range_create.set_autoload(wants(Probe::UvmRange));
-    open.maps
-        .ovs_ring
-        .set_max_entries(UVM_RING_BYTES)
-        .map_err(failed("sizing the ring of the uvm programs"))?;
-    if let Some(layout) = plan.layout {
-        let Some(constants) = open.maps.rodata_data.as_deref_mut() else {
-            return Err("the uvm programs have no place for the driver's layout".into());
-        };
-        constants.ovs_layout = layout.to_raw();
-    }
-    open.load().map_err(failed("loading the uvm programs"))
-}
-
-fn attach_uvm(
-    skeleton: &mut UvmSkel<'static>,
-    probe: Probe,
-    how: How,
-) -> Result<Link, libbpf_rs::Error> {
-    let progs = &mut skeleton.progs;
-    let program: &mut ProgramMut<'_> = match probe {
-        Probe::UvmServiceBegin => &mut progs.uvm_service_begin,
-        Probe::UvmServiceEnd => &mut progs.uvm_service_end,
-        Probe::UvmReplay => &mut progs.uvm_replay,
-        Probe::UvmEvictionBegin => &mut progs.uvm_evict_begin,
-        Probe::UvmEvictionEnd => &mut progs.uvm_evict_end,
-        Probe::UvmRange => &mut progs.uvm_range_create,
-        Probe::UvmEvents | Probe::SoftGpu => &mut progs.uvm_notify,
-    };
-    match how {
-        How::Kretprobe(function) => program.attach_kprobe(true, function),
-        How::Kprobe(function) => program.attach_kprobe(false, function),
-        How::Uprobe | How::UprobeMulti => Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL)),
     }
 }

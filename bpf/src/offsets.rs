@@ -4,7 +4,8 @@
 //! their layout depends on the driver's version alone, not on the kernel's configuration:
 //! checked with the debug information of 535.183.01, 550.163.01, 570.211.01, 580.142,
 //! 590.48.01 and 595.45.04 built here, and with the sources of the public tags between
-//! them for where a row begins. A version outside the table is refused.
+//! them for where a row begins. A version older than the table is refused; of a newer one
+//! the newest row is a guess, which has to pass the self-test.
 
 use std::fmt;
 use std::str::FromStr;
@@ -47,12 +48,16 @@ impl fmt::Display for DriverVersion {
 /// Offsets in bytes; see `include/uvm_layout.h` for what each one is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UvmLayout {
+    /// Fault: pointer to the block.
+    pub fault_block: u32,
     /// Fault: processor.
     pub fault_processor: u32,
     /// Fault: pointer to the entry (device), or the address (host).
     pub fault_entry: u32,
     /// Fault: batch.
     pub fault_batch: u32,
+    /// Migration: pointer to the block.
+    pub migration_block: u32,
     /// Migration: destination.
     pub migration_dst: u32,
     /// Migration: source.
@@ -67,12 +72,60 @@ pub struct UvmLayout {
     pub entry_address: u32,
     /// Fault entry: merged faults.
     pub entry_instances: u32,
+    /// Fault entry: how the memory was accessed, as bits.
+    pub entry_access: u32,
     /// Block: first byte; 0: not known.
     pub block_start: u32,
     /// Block: last byte; 0: not known.
     pub block_end: u32,
     /// Event list: its address space; 0: not known.
     pub events_space: u32,
+    /// The driver is newer than every checked one: the newest row, as a guess.
+    pub guessed: bool,
+}
+
+/// Which arguments, counted from 0, of the function that begins a migration are what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BeginArguments {
+    /// Destination.
+    pub dst: u32,
+    /// Source.
+    pub src: u32,
+    /// First byte.
+    pub address: u32,
+    /// Cause.
+    pub cause: u32,
+}
+
+impl BeginArguments {
+    /// Those of `function` in a driver of that version; `None`: not known.
+    pub fn of(function: &str, version: Option<DriverVersion>) -> Option<BeginArguments> {
+        /// From here on both processors come with a node of the host.
+        const WITH_NODES: DriverVersion = DriverVersion(565, 57, 0);
+        let plain = BeginArguments {
+            dst: 2,
+            src: 3,
+            address: 4,
+            cause: 5,
+        };
+        let with_nodes = BeginArguments {
+            dst: 2,
+            src: 4,
+            address: 6,
+            cause: 7,
+        };
+        match (function, version) {
+            ("uvm_tools_record_migration_begin", _) => Some(with_nodes),
+            ("uvm_tools_record_block_migration_begin", Some(version)) => {
+                Some(if version < WITH_NODES {
+                    plain
+                } else {
+                    with_nodes
+                })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// First version with a row's layout, and the row.
@@ -137,14 +190,8 @@ impl UvmLayout {
     /// lie behind kernel structures are 0: not known.
     ///
     /// # Errors
-    /// Nobody checked this version; the text says which were.
+    /// The version is older than all that were checked.
     pub fn of(version: DriverVersion, kernel: Option<KernelSizes>) -> Result<UvmLayout, String> {
-        if version.0 > LAST_BRANCH {
-            return Err(format!(
-                "driver {version} is newer than {LAST_BRANCH}, the last branch whose structures \
-                 were checked"
-            ));
-        }
         let row = ROWS
             .iter()
             .rev()
@@ -157,17 +204,23 @@ impl UvmLayout {
             })?;
         let [fault_processor, fault_entry, fault_batch] = row.fault;
         let [migration_address, migration_bytes, migration_cause] = row.migration;
+        let with_gpu = version >= ENTRY_WITH_GPU;
         Ok(UvmLayout {
+            // The processor follows the pointer, before and after 580.65.
+            fault_block: fault_processor - 8,
             fault_processor,
             fault_entry,
             fault_batch,
+            migration_block: 8,
             migration_dst: 16,
             migration_src: 20,
             migration_address,
             migration_bytes,
             migration_cause,
             entry_address: 0,
-            entry_instances: if version < ENTRY_WITH_GPU { 84 } else { 92 },
+            entry_instances: if with_gpu { 92 } else { 84 },
+            entry_access: if with_gpu { 88 } else { 80 },
+            guessed: version.0 > LAST_BRANCH,
             // struct uvm_va_block_struct: eight bytes, a mutex, eight bytes.
             block_start: kernel.map_or(0, |sizes| BLOCK_BEFORE_BYTES + sizes.mutex),
             block_end: kernel.map_or(0, |sizes| BLOCK_BEFORE_BYTES + sizes.mutex + 8),
@@ -178,9 +231,11 @@ impl UvmLayout {
     /// As the programs want it.
     pub(crate) fn to_raw(self) -> ovs_uvm_layout {
         ovs_uvm_layout {
+            fault_block: self.fault_block,
             fault_processor: self.fault_processor,
             fault_entry: self.fault_entry,
             fault_batch: self.fault_batch,
+            migration_block: self.migration_block,
             migration_dst: self.migration_dst,
             migration_src: self.migration_src,
             migration_address: self.migration_address,
@@ -188,13 +243,22 @@ impl UvmLayout {
             migration_cause: self.migration_cause,
             entry_address: self.entry_address,
             entry_instances: self.entry_instances,
+            entry_access: self.entry_access,
             block_start: self.block_start,
             block_end: self.block_end,
             events_space: self.events_space,
-            event_fault: EVENT_FAULT,
-            event_migration: EVENT_MIGRATION,
-            cause_eviction: u32::from(crate::event::Cause::EVICTION.0),
+            ..constants()
         }
+    }
+}
+
+/// What no driver's version changes; all that the programs need in scalar mode.
+pub(crate) fn constants() -> ovs_uvm_layout {
+    ovs_uvm_layout {
+        event_fault: EVENT_FAULT,
+        event_migration: EVENT_MIGRATION,
+        cause_eviction: u32::from(crate::event::Cause::EVICTION.0),
+        ..Default::default()
     }
 }
 
@@ -212,15 +276,15 @@ mod tests {
         UvmLayout::of(version.parse().unwrap(), SIZES).unwrap()
     }
 
-    /// From the debug information of six builds: version, fault processor, entry, batch;
-    /// migration address, bytes, cause; entry instances.
-    const BUILT: [(&str, [u32; 7]); 6] = [
-        ("535.183.01", [16, 24, 32, 24, 32, 44, 84]),
-        ("550.163.01", [16, 24, 32, 32, 40, 52, 84]),
-        ("570.211.01", [16, 24, 32, 32, 40, 52, 92]),
-        ("580.142", [8, 16, 24, 32, 40, 56, 92]),
-        ("590.48.01", [8, 16, 24, 32, 40, 56, 92]),
-        ("595.45.04", [8, 16, 24, 32, 40, 56, 92]),
+    /// From the debug information of six builds: version; fault block, processor, entry,
+    /// batch; migration block, address, bytes, cause; entry instances, access.
+    const BUILT: [(&str, [u32; 10]); 6] = [
+        ("535.183.01", [8, 16, 24, 32, 8, 24, 32, 44, 84, 80]),
+        ("550.163.01", [8, 16, 24, 32, 8, 32, 40, 52, 84, 80]),
+        ("570.211.01", [8, 16, 24, 32, 8, 32, 40, 52, 92, 88]),
+        ("580.142", [0, 8, 16, 24, 8, 32, 40, 56, 92, 88]),
+        ("590.48.01", [0, 8, 16, 24, 8, 32, 40, 56, 92, 88]),
+        ("595.45.04", [0, 8, 16, 24, 8, 32, 40, 56, 92, 88]),
     ];
 
     #[test]
@@ -228,15 +292,19 @@ mod tests {
         for (version, expected) in BUILT {
             let l = layout(version);
             let found = [
+                l.fault_block,
                 l.fault_processor,
                 l.fault_entry,
                 l.fault_batch,
+                l.migration_block,
                 l.migration_address,
                 l.migration_bytes,
                 l.migration_cause,
                 l.entry_instances,
+                l.entry_access,
             ];
             assert_eq!(found, expected, "{version}");
+            assert!(!l.guessed, "{version}");
             assert_eq!((l.block_start, l.block_end, l.events_space), (48, 56, 184));
         }
     }
@@ -252,11 +320,40 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_nobody_checked_are_refused() {
-        for version in ["525.60.11", "600.10", "515.43.04"] {
+    fn versions_older_than_the_table_are_refused_and_newer_ones_are_a_guess() {
+        for version in ["525.60.11", "515.43.04"] {
             let version: DriverVersion = version.parse().unwrap();
             assert!(UvmLayout::of(version, SIZES).is_err(), "{version}");
         }
+        let (guess, newest) = (layout("600.10"), layout("595.45.04"));
+        assert!(guess.guessed);
+        let unmarked = UvmLayout {
+            guessed: false,
+            ..guess
+        };
+        assert_eq!(unmarked, newest);
+    }
+
+    #[test]
+    fn the_arguments_that_begin_a_migration_moved_when_nodes_came() {
+        let block = "uvm_tools_record_block_migration_begin";
+        let of = |function, version: &str| {
+            BeginArguments::of(function, version.parse().ok()).map(|arguments| {
+                (
+                    arguments.dst,
+                    arguments.src,
+                    arguments.address,
+                    arguments.cause,
+                )
+            })
+        };
+        assert_eq!(of(block, "535.183.01"), Some((2, 3, 4, 5)));
+        assert_eq!(of(block, "560.35.03"), Some((2, 3, 4, 5)));
+        assert_eq!(of(block, "565.57.01"), Some((2, 4, 6, 7)));
+        let renamed = "uvm_tools_record_migration_begin";
+        assert_eq!(of(renamed, "no version"), Some((2, 4, 6, 7)));
+        assert_eq!(of(block, "no version"), None);
+        assert_eq!(of("another", "580.142"), None);
     }
 
     #[test]

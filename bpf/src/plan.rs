@@ -3,119 +3,31 @@
 use std::fmt;
 
 use crate::host::{HostFacts, UvmFacts};
-use crate::offsets::UvmLayout;
-
-/// One probe. Each is attached by itself and has a state of its own.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Probe {
-    /// All five probe points of the soft GPU.
-    SoftGpu,
-    /// nvidia-uvm: faults and migrations.
-    UvmEvents,
-    /// nvidia-uvm: the fault service loop begins.
-    UvmServiceBegin,
-    /// nvidia-uvm: and ends.
-    UvmServiceEnd,
-    /// nvidia-uvm: a batch of faults was served.
-    UvmReplay,
-    /// nvidia-uvm: an eviction begins.
-    UvmEvictionBegin,
-    /// nvidia-uvm: and ends.
-    UvmEvictionEnd,
-    /// nvidia-uvm: a process makes a managed range.
-    UvmRange,
-}
-
-impl Probe {
-    /// Every probe, in the order of reports.
-    pub const ALL: [Probe; 8] = [
-        Probe::SoftGpu,
-        Probe::UvmEvents,
-        Probe::UvmServiceBegin,
-        Probe::UvmServiceEnd,
-        Probe::UvmReplay,
-        Probe::UvmEvictionBegin,
-        Probe::UvmEvictionEnd,
-        Probe::UvmRange,
-    ];
-
-    /// Its name in reports and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Probe::SoftGpu => "softgpu",
-            Probe::UvmEvents => "uvm_events",
-            Probe::UvmServiceBegin => "uvm_service_begin",
-            Probe::UvmServiceEnd => "uvm_service_end",
-            Probe::UvmReplay => "uvm_replay",
-            Probe::UvmEvictionBegin => "uvm_eviction_begin",
-            Probe::UvmEvictionEnd => "uvm_eviction_end",
-            Probe::UvmRange => "uvm_range",
-        }
-    }
-
-    /// The functions that it may be attached to, the preferred one first.
-    const fn symbols(self) -> &'static [&'static str] {
-        match self {
-            Probe::SoftGpu => &[],
-            Probe::UvmEvents => &["uvm_perf_event_notify"],
-            Probe::UvmServiceBegin | Probe::UvmServiceEnd => &SERVICE,
-            Probe::UvmReplay => &["uvm_tools_broadcast_replay"],
-            Probe::UvmEvictionBegin | Probe::UvmEvictionEnd => &["uvm_va_block_evict_chunks"],
-            Probe::UvmRange => &["uvm_va_range_create_mmap"],
-        }
-    }
-}
-
-/// From 560.28 on, and before.
-const SERVICE: [&str; 2] = [
-    "uvm_parent_gpu_service_replayable_faults",
-    "uvm_gpu_service_replayable_faults",
-];
-
-/// Every function of nvidia-uvm that some probe may want.
-pub const UVM_SYMBOLS: [&str; 6] = [
-    "uvm_perf_event_notify",
-    SERVICE[0],
-    SERVICE[1],
-    "uvm_tools_broadcast_replay",
-    "uvm_va_block_evict_chunks",
-    "uvm_va_range_create_mmap",
-];
-
-/// How a probe is attached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
-    /// All probe points of a file by one attachment.
-    UprobeMulti,
-    /// One attachment for each probe point.
-    Uprobe,
-    /// At the entry of a kernel function.
-    Kprobe(&'static str),
-    /// At its return.
-    Kretprobe(&'static str),
-}
-
-impl fmt::Display for How {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            How::UprobeMulti => f.write_str("uprobe.multi"),
-            How::Uprobe => f.write_str("uprobe"),
-            How::Kprobe(function) => write!(f, "kprobe {function}"),
-            How::Kretprobe(function) => write!(f, "kretprobe {function}"),
-        }
-    }
-}
+use crate::offsets::{BeginArguments, UvmLayout};
+pub use crate::probe::{How, Probe, uvm_symbols};
 
 /// What was chosen for one probe: how, or why not.
 pub type Choice = Result<How, String>;
+
+/// What the operator decides.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PlanOptions {
+    /// Attach by the module's own type information where it has some: cheaper, but while
+    /// the probes are attached the module cannot be unloaded, so no driver upgraded.
+    pub pin_driver: bool,
+    /// Attach nothing to the driver: its event queue is to be used.
+    pub leave_driver: bool,
+}
 
 /// The choice for every probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProbePlan {
     /// In the order of [`Probe::ALL`].
     pub probes: Vec<(Probe, Choice)>,
-    /// The loaded driver's layout, where one is known.
-    pub layout: Option<UvmLayout>,
+    /// The loaded driver's layout, or why its structures are not to be read (scalar mode).
+    pub layout: Result<UvmLayout, String>,
+    /// Which arguments of the function that begins a migration are what, where known.
+    pub begin: Option<BeginArguments>,
 }
 
 /// `uprobe.multi` came with Linux 6.6.
@@ -126,17 +38,25 @@ const OLDEST: (u32, u32) = (5, 15);
 
 impl ProbePlan {
     /// The best use of what the host can do.
-    pub fn choose(facts: &HostFacts) -> ProbePlan {
-        let layout = facts.uvm.as_ref().and_then(|uvm| uvm_layout(uvm).ok());
+    pub fn choose(facts: &HostFacts, options: PlanOptions) -> ProbePlan {
+        let layout = match &facts.uvm {
+            Some(uvm) => uvm_layout(uvm),
+            None => Err(NOT_LOADED.to_owned()),
+        };
         let choose = |probe| match probe {
             Probe::SoftGpu => softgpu(facts),
-            _ => uvm(facts, probe),
+            _ => uvm(facts, probe, options),
         };
         let probes = Probe::ALL
             .iter()
             .map(|probe| (*probe, choose(*probe)))
             .collect();
-        ProbePlan { probes, layout }
+        let begin = facts.uvm.as_ref().and_then(begin_arguments);
+        ProbePlan {
+            probes,
+            layout,
+            begin,
+        }
     }
 
     /// A plan without any probe, for `reason`: what the configuration may ask for.
@@ -147,7 +67,8 @@ impl ProbePlan {
             .collect();
         ProbePlan {
             probes,
-            layout: None,
+            layout: Err(reason.to_owned()),
+            begin: None,
         }
     }
 
@@ -187,10 +108,15 @@ fn softgpu(facts: &HostFacts) -> Choice {
     })
 }
 
-fn uvm(facts: &HostFacts, probe: Probe) -> Choice {
+const NOT_LOADED: &str = "the nvidia-uvm module is not loaded";
+
+fn uvm(facts: &HostFacts, probe: Probe, options: PlanOptions) -> Choice {
     let Some(uvm) = &facts.uvm else {
-        return Err("the nvidia-uvm module is not loaded".into());
+        return Err(NOT_LOADED.into());
     };
+    if options.leave_driver {
+        return Err("the configuration asks for the driver's event queue".into());
+    }
     common(facts)?;
     if !facts.kprobes {
         return Err("the kernel has no kprobes (CONFIG_KPROBES)".into());
@@ -198,32 +124,32 @@ fn uvm(facts: &HostFacts, probe: Probe) -> Choice {
     if facts.confidential {
         return Err("lockdown forbids reading kernel memory (mode confidentiality)".into());
     }
-    // Faults and migrations are nothing but structures; of an eviction the range is.
-    let mut needs_sizes = false;
+    let names = probe.symbols();
+    let Some(function) = names.iter().find(|name| uvm.symbols.contains(*name)) else {
+        return Err(format!("the module has no function {}", names.join(" or ")));
+    };
     match probe {
+        // Faults and migrations are nothing but structures.
         Probe::UvmEvents => {
             uvm_layout(uvm)?;
-        }
-        Probe::UvmEvictionBegin | Probe::UvmEvictionEnd => {
-            uvm_layout(uvm)?;
-            needs_sizes = true;
         }
         // The range comes from a kernel structure, found by the kernel's BTF.
         Probe::UvmRange if !facts.btf => {
             return Err("the kernel does not describe its types (CONFIG_DEBUG_INFO_BTF)".into());
         }
+        Probe::UvmBlockMigration if BeginArguments::of(function, uvm.version).is_none() => {
+            return Err(format!(
+                "the arguments of {function} are not known for a driver of unknown version"
+            ));
+        }
         _ => {}
     }
-    if needs_sizes && uvm.sizes.is_none() {
-        return Err("sizes of kernel structures are unknown: no readable vmlinux BTF".into());
-    }
-    let names = probe.symbols();
-    let Some(function) = names.iter().find(|name| uvm.symbols.contains(*name)) else {
-        return Err(format!("the module has no function {}", names.join(" or ")));
-    };
-    Ok(match probe {
-        Probe::UvmServiceEnd | Probe::UvmEvictionEnd => How::Kretprobe(function),
-        _ => How::Kprobe(function),
+    let fentry = options.pin_driver && probe.has_fentry() && uvm.described.contains(function);
+    Ok(match (probe.at_return(), fentry) {
+        (false, false) => How::Kprobe(function),
+        (true, false) => How::Kretprobe(function),
+        (false, true) => How::Fentry(function),
+        (true, true) => How::Fexit(function),
     })
 }
 
@@ -232,6 +158,12 @@ fn uvm_layout(uvm: &UvmFacts) -> Result<UvmLayout, String> {
         Some(version) => UvmLayout::of(version, uvm.sizes),
         None => Err("the module does not say its version".into()),
     }
+}
+
+fn begin_arguments(uvm: &UvmFacts) -> Option<BeginArguments> {
+    let mut names = Probe::UvmBlockMigration.symbols().iter();
+    let function = names.find(|name| uvm.symbols.contains(*name))?;
+    BeginArguments::of(function, uvm.version)
 }
 
 impl fmt::Display for ProbePlan {
@@ -250,6 +182,13 @@ impl fmt::Display for ProbePlan {
 mod tests {
     use super::*;
     use crate::offsets::{DriverVersion, KernelSizes};
+    use std::collections::BTreeSet;
+
+    /// Functions that a driver of 580 has no more.
+    const OLDER: [&str; 2] = [
+        "uvm_gpu_service_replayable_faults",
+        "uvm_tools_record_block_migration_begin",
+    ];
 
     fn capable() -> HostFacts {
         HostFacts {
@@ -261,10 +200,8 @@ mod tests {
             confidential: false,
             uvm: Some(UvmFacts {
                 version: Some(DriverVersion(580, 142, 0)),
-                symbols: UVM_SYMBOLS
-                    .into_iter()
-                    .filter(|name| *name != SERVICE[1])
-                    .collect(),
+                symbols: uvm_symbols().filter(|name| !OLDER.contains(name)).collect(),
+                described: BTreeSet::new(),
                 sizes: Some(KernelSizes {
                     rw_semaphore: 40,
                     mutex: 32,
@@ -276,7 +213,7 @@ mod tests {
     fn plan(change: impl FnOnce(&mut HostFacts)) -> String {
         let mut facts = capable();
         change(&mut facts);
-        ProbePlan::choose(&facts).to_string()
+        ProbePlan::choose(&facts, PlanOptions::default()).to_string()
     }
 
     fn change_uvm(change: impl FnOnce(&mut UvmFacts)) -> String {
@@ -294,13 +231,18 @@ mod tests {
              uvm_replay: kprobe uvm_tools_broadcast_replay\n\
              uvm_eviction_begin: kprobe uvm_va_block_evict_chunks\n\
              uvm_eviction_end: kretprobe uvm_va_block_evict_chunks\n\
-             uvm_range: kprobe uvm_va_range_create_mmap\n"
+             uvm_thrashing: kprobe uvm_tools_record_thrashing\n\
+             uvm_throttle: kprobe uvm_tools_record_throttling_start\n\
+             uvm_range: kprobe uvm_va_range_create_mmap\n\
+             uvm_space_end: kprobe uvm_va_space_destroy\n\
+             uvm_block_fault: kprobe uvm_va_block_find_create_in_range\n\
+             uvm_block_migration: kprobe uvm_tools_record_migration_begin\n"
         );
     }
 
     #[test]
     fn by_default_nothing_works_and_every_probe_says_why() {
-        let plan = ProbePlan::choose(&HostFacts::default());
+        let plan = ProbePlan::choose(&HostFacts::default(), PlanOptions::default());
         assert!(plan.probes.iter().all(|(_, choice)| choice.is_err()));
         assert!(plan.to_string().starts_with("softgpu: off, no privilege"));
     }
@@ -310,7 +252,7 @@ mod tests {
         let text = plan(|facts| facts.may_bpf = false);
         assert_eq!(
             text.matches("off, no privilege: run as root").count(),
-            8,
+            13,
             "{text}"
         );
     }
@@ -322,7 +264,7 @@ mod tests {
         assert_eq!(
             text.matches("off, the nvidia-uvm module is not loaded")
                 .count(),
-            7
+            12
         );
     }
 
@@ -333,7 +275,7 @@ mod tests {
         assert_eq!(
             text.matches("off, Linux 5.10 is too old: 5.15 is needed")
                 .count(),
-            8
+            13
         );
     }
 
@@ -347,34 +289,86 @@ mod tests {
         let text = plan(|facts| facts.kprobes = false);
         assert_eq!(
             text.matches("off, the kernel has no kprobes").count(),
-            7,
+            12,
             "{text}"
         );
         let text = plan(|facts| facts.confidential = true);
-        assert_eq!(text.matches("off, lockdown forbids").count(), 7, "{text}");
+        assert_eq!(text.matches("off, lockdown forbids").count(), 12, "{text}");
     }
 
     #[test]
     fn an_unchecked_driver_keeps_the_probes_that_read_no_structure_of_it() {
-        for version in [
-            None,
-            Some(DriverVersion(600, 1, 0)),
-            Some(DriverVersion(525, 1, 0)),
-        ] {
-            let text = change_uvm(|uvm| uvm.version = version);
-            assert_eq!(text.matches(": off, ").count(), 3, "{text}");
+        for version in [None, Some(DriverVersion(525, 1, 0))] {
+            let mut facts = capable();
+            facts.uvm.as_mut().unwrap().version = version;
+            let plan = ProbePlan::choose(&facts, PlanOptions::default());
+            let text = plan.to_string();
+            assert_eq!(text.matches(": off, ").count(), 1, "{text}");
             assert!(text.contains("uvm_events: off, "));
-            assert!(text.contains("uvm_eviction_begin: off, "));
-            assert!(text.contains("uvm_replay: kprobe "));
+            assert!(text.contains("uvm_block_fault: kprobe "));
+            assert!(plan.layout.is_err() && plan.begin.is_some());
         }
+    }
+
+    #[test]
+    fn a_newer_driver_is_tried_with_the_newest_layout() {
+        let mut facts = capable();
+        facts.uvm.as_mut().unwrap().version = Some(DriverVersion(600, 1, 0));
+        let plan = ProbePlan::choose(&facts, PlanOptions::default());
+        assert!(plan.layout.is_ok_and(|layout| layout.guessed));
+    }
+
+    #[test]
+    fn where_the_event_queue_is_asked_for_the_driver_is_left_alone() {
+        let options = PlanOptions {
+            leave_driver: true,
+            ..Default::default()
+        };
+        let text = ProbePlan::choose(&capable(), options).to_string();
+        assert!(text.starts_with("softgpu: uprobe.multi\n"), "{text}");
+        assert_eq!(text.matches("off, the configuration asks").count(), 12);
+    }
+
+    #[test]
+    fn where_the_arguments_are_unknown_migrations_are_not_guessed() {
+        let text = change_uvm(|uvm| {
+            uvm.version = None;
+            uvm.symbols.remove("uvm_tools_record_migration_begin");
+            uvm.symbols.insert(OLDER[1]);
+        });
+        assert!(text.contains("uvm_block_migration: off, the arguments of"));
+    }
+
+    #[test]
+    fn the_module_is_pinned_only_where_the_operator_allows_it() {
+        let mut facts = capable();
+        let uvm = facts.uvm.as_mut().unwrap();
+        uvm.described = uvm.symbols.clone();
+        uvm.described.remove("uvm_tools_broadcast_replay");
+        let text = ProbePlan::choose(&facts, PlanOptions::default()).to_string();
+        assert!(
+            !text.contains("fentry") && !text.contains("fexit"),
+            "{text}"
+        );
+        let pinned = PlanOptions {
+            pin_driver: true,
+            ..Default::default()
+        };
+        let text = ProbePlan::choose(&facts, pinned).to_string();
+        assert!(text.contains("uvm_events: fentry uvm_perf_event_notify\n"));
+        assert!(text.contains("uvm_eviction_end: fexit uvm_va_block_evict_chunks\n"));
+        // Not described: kallsyms alone is not enough.
+        assert!(text.contains("uvm_replay: kprobe uvm_tools_broadcast_replay\n"));
+        assert!(text.contains("uvm_range: kprobe"));
     }
 
     #[test]
     fn an_older_driver_is_probed_under_its_older_name() {
         let text = change_uvm(|uvm| {
             uvm.version = Some(DriverVersion(535, 183, 1));
-            uvm.symbols.remove(SERVICE[0]);
-            uvm.symbols.insert(SERVICE[1]);
+            uvm.symbols
+                .remove("uvm_parent_gpu_service_replayable_faults");
+            uvm.symbols.insert(OLDER[0]);
         });
         assert!(text.contains("uvm_service_end: kretprobe uvm_gpu_service_replayable_faults\n"));
     }
@@ -399,7 +393,7 @@ mod tests {
             facts.uvm.iter_mut().for_each(|uvm| uvm.sizes = None);
         });
         assert!(text.contains("uvm_range: off, the kernel does not describe its types"));
-        assert!(text.contains("uvm_eviction_end: off, sizes of kernel structures are unknown"));
         assert!(text.contains("uvm_events: kprobe"));
+        assert!(text.contains("uvm_eviction_end: kretprobe"));
     }
 }

@@ -13,6 +13,13 @@ pub struct Device {
     pub cuda_version: i32,
     /// Free device memory in bytes.
     pub free_bytes: u64,
+    /// Host and device may touch managed memory at the same time: the device faults, and
+    /// the driver moves pages. Without it nothing can be oversubscribed.
+    pub concurrent_managed: bool,
+    /// The device reads any memory of the host, by faults (HMM) or by tables (ATS).
+    pub pageable: bool,
+    /// It does so through the host's own page tables: a coherent platform.
+    pub host_page_tables: bool,
 }
 
 /// Why there is no device to use.
@@ -110,7 +117,29 @@ fn ask(library: &Library) -> Result<Device, NoDevice> {
             name,
             cuda_version,
             free_bytes,
+            concurrent_managed: attribute(library, device, CONCURRENT_MANAGED_ACCESS)?,
+            pageable: attribute(library, device, PAGEABLE_MEMORY_ACCESS)?,
+            host_page_tables: attribute(library, device, USES_HOST_PAGE_TABLES)?,
         })
+    }
+}
+
+/// `CUdevice_attribute`, cuda.h.
+const PAGEABLE_MEMORY_ACCESS: c_int = 88;
+const CONCURRENT_MANAGED_ACCESS: c_int = 89;
+const USES_HOST_PAGE_TABLES: c_int = 100;
+
+/// Whether the device has an attribute; a driver that does not know it says no.
+fn attribute(library: &Library, device: c_int, which: c_int) -> Result<bool, NoDevice> {
+    type Attribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
+    let missing = |error: libloading::Error| NoDevice::NoDriver(error.to_string());
+    // SAFETY: the signature is cuda.h's, and the out pointer is valid for the call.
+    unsafe {
+        let get = library
+            .get::<Attribute>(b"cuDeviceGetAttribute\0")
+            .map_err(missing)?;
+        let mut value = 0;
+        Ok(get(&raw mut value, which, device) == 0 && value != 0)
     }
 }
 

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use oversub_engine as engine;
 use serde::{Deserialize, Serialize};
 
+use crate::probes::source::Source;
+
 /// Version of these types.
 pub const CONTROL_VERSION: u32 = 1;
 /// How many ended sessions are remembered.
@@ -265,10 +267,32 @@ pub struct Doctor {
     pub probes_off: Option<String>,
     /// Events lost between kernel and daemon.
     pub probe_drops: u64,
+    /// Where the driver's events come from; none: an older daemon.
+    #[serde(default)]
+    pub driver: Option<DriverView>,
     /// What is known of the host, by name.
     pub host: Vec<(String, String)>,
     /// Limits in force, by configuration key.
     pub limits: Vec<(String, u64)>,
+}
+
+/// Where events of nvidia-uvm come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverView {
+    /// The source in use.
+    pub source: Source,
+    /// Why that one.
+    pub reason: String,
+    /// How far the driver's structures are believed.
+    pub layout: String,
+    /// They are not read: blocks and directions are seen, no counts and no bytes.
+    pub scalar: bool,
+    /// Structures whose contents were checked.
+    pub checked: u64,
+    /// Of them, those with impossible contents.
+    pub implausible: u64,
+    /// Processes observed by the driver's event queue.
+    pub observed: Vec<u32>,
 }
 
 /// One probe.

@@ -73,7 +73,7 @@ pub async fn run(config: Config, manner: Manner) -> anyhow::Result<()> {
             format!("cannot serve metrics on {address}: name another address with --http, or none")
         })?),
     };
-    let probes = Arc::new(Probes::start(config.probes.mode));
+    let probes = Arc::new(Probes::start(config.probes.clone()));
     if let Err(error) = crate::privileges::drop_capabilities() {
         tracing::warn!(%error, "cannot give up capabilities; going on with all of them");
     }
@@ -231,6 +231,7 @@ impl State {
             probes: self.probes.views(),
             probes_off: self.probes.off(),
             probe_drops: self.probes.drops(),
+            driver: Some(self.probes.driver()),
             host: self.probes.host(),
             limits: limits.map(|(key, value)| (key.to_owned(), value)).to_vec(),
         }
@@ -251,6 +252,9 @@ impl State {
             self.metrics.set_probe(&probe.probe, probe.attached);
         }
         self.metrics.set_probe_drops(self.probes.drops());
-        self.metrics.text().context("cannot encode the metrics")
+        let mut text = self.metrics.text().context("cannot encode the metrics")?;
+        let driver = self.probes.metrics_text();
+        text.push_str(&driver.context("cannot encode the driver's metrics")?);
+        Ok(text)
     }
 }

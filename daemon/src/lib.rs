@@ -10,6 +10,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod driver_metrics;
 pub mod gpu;
 pub mod limiter;
 pub mod logging;

@@ -273,6 +273,12 @@ fn status_tells_who_is_in_and_doctor_what_is_in_force() {
         Some("switched off by configuration")
     );
     assert!(doctor.probes.iter().all(|probe| !probe.attached));
+    let driver = doctor
+        .driver
+        .as_ref()
+        .expect("it says where events come from");
+    assert_eq!(driver.reason, "switched off by configuration");
+    assert!(driver.observed.is_empty());
     assert!(
         doctor
             .limits

@@ -123,6 +123,16 @@ fn status_and_doctor_print_one_json_value() {
         assert_eq!(level(name), "ok", "{result}");
     }
     assert_eq!(told.status.success(), result["ok"] == true);
+    let signals = result["signals"].as_array().unwrap();
+    for signal in signals {
+        let told = |field: &str| signal[field].as_str().is_some_and(|text| !text.is_empty());
+        let fields = ["signal", "source", "tier", "reason"];
+        assert!(fields.into_iter().all(told), "{signal}");
+    }
+    let names = signals.iter().map(|signal| signal["signal"].as_str());
+    for name in ["launches", "progress", "faults", "migrations", "evictions"] {
+        assert!(names.clone().any(|found| found == Some(name)), "{result}");
+    }
 }
 
 #[test]

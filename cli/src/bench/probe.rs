@@ -1,7 +1,7 @@
 //! How long a fault takes from the probe point in the program to user space, through the
 //! BPF uprobe and its ring: the way that a soft GPU's faults take to the engine.
 
-use oversub_bpf::{HostFacts, Intake, ProbePlan, probe_latency};
+use oversub_bpf::{HostFacts, Intake, PlanOptions, ProbePlan, probe_latency};
 use serde::Serialize;
 
 /// Microseconds; none with the reason where the probes cannot work here.
@@ -26,7 +26,7 @@ const HITS: u32 = 100_000;
 /// Measures in this process, by a thread that is scheduled as the daemon's are.
 pub fn measure() -> Latency {
     oversubd::schedule::prefer_short_turns();
-    let plan = ProbePlan::choose(&HostFacts::gather());
+    let plan = ProbePlan::choose(&HostFacts::gather(), PlanOptions::default());
     let mut intake = Intake::start(&plan);
     match probe_latency(&mut intake, RATE, HITS) {
         Ok(latency) => Latency {

@@ -35,6 +35,14 @@ pub struct Facts {
     pub uvm_btf: bool,
     /// A process can be watched through a descriptor.
     pub pidfd: Result<(), String>,
+    /// The loaded driver's kernel modules are the open ones; none: not known.
+    pub open_flavour: Option<bool>,
+    /// Parameters of nvidia-uvm that matter here, by name.
+    pub uvm_parameters: Vec<(&'static str, String)>,
+    /// The kernel's lockdown mode; none: it has none.
+    pub lockdown: Option<String>,
+    /// Yama's `ptrace_scope`; none: there is no Yama.
+    pub ptrace_scope: Option<u32>,
 }
 
 impl Facts {
@@ -63,8 +71,35 @@ impl Facts {
             uvm_module: Path::new("/sys/module/nvidia_uvm").exists(),
             uvm_btf: Path::new("/sys/kernel/btf/nvidia_uvm").exists(),
             pidfd: pidfd(),
+            open_flavour: read("/proc/driver/nvidia/version")
+                .map(|text| text.contains("Open Kernel Module")),
+            uvm_parameters: UVM_PARAMETERS
+                .iter()
+                .filter_map(|name| {
+                    let path = format!("/sys/module/nvidia_uvm/parameters/{name}");
+                    Some((*name, read(&path)?))
+                })
+                .collect(),
+            lockdown: read("/sys/kernel/security/lockdown").and_then(|text| lockdown(&text)),
+            ptrace_scope: read("/proc/sys/kernel/yama/ptrace_scope")
+                .and_then(|text| text.parse().ok()),
         }
     }
+}
+
+/// Parameters of nvidia-uvm that change what oversub can do.
+const UVM_PARAMETERS: [&str; 4] = [
+    "uvm_disable_hmm",
+    "uvm_ats_mode",
+    "uvm_global_oversubscription",
+    "uvm_perf_prefetch_enable",
+];
+
+/// The mode in brackets of `none [integrity] confidentiality`.
+fn lockdown(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    let (mode, _) = rest.split_once(']')?;
+    Some(mode.to_owned())
 }
 
 fn read(path: &str) -> Option<String> {

@@ -1,5 +1,6 @@
 //! From facts to verdicts. Pure.
 
+use oversubd::probes::source::Source;
 use serde::Serialize;
 
 use super::facts::Facts;
@@ -72,6 +73,8 @@ fn fail(name: &str, found: impl Into<String>, remedy: &str) -> Check {
 pub fn judge(facts: &Facts) -> Vec<Check> {
     let mut checks = files(facts);
     checks.extend(kernel(facts));
+    checks.extend(security(facts));
+    checks.extend(device(facts));
     checks.extend(driver(facts));
     checks.extend(daemon(facts));
     checks
@@ -133,7 +136,39 @@ fn kernel(facts: &Facts) -> Vec<Check> {
     vec![kernel, pidfd, userfaultfd, memlock]
 }
 
-fn driver(facts: &Facts) -> Vec<Check> {
+fn security(facts: &Facts) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if let Some(mode) = &facts.lockdown {
+        checks.push(if mode == "confidentiality" {
+            warn(
+                "lockdown",
+                mode.clone(),
+                "it forbids probes on the driver; the driver's event queue is used instead, or boot with lockdown=integrity",
+            )
+        } else {
+            ok("lockdown", mode.clone())
+        });
+    }
+    checks.push(match facts.ptrace_scope {
+        None => ok(
+            "Yama",
+            "absent: a user's processes may look into each other",
+        ),
+        Some(0) => ok("Yama", "ptrace_scope 0"),
+        Some(scope @ 1..3) => ok(
+            "Yama",
+            format!("ptrace_scope {scope}: event queues take a daemon with CAP_SYS_PTRACE"),
+        ),
+        Some(scope) => warn(
+            "Yama",
+            format!("ptrace_scope {scope}: no process may look into another"),
+            "event queues cannot be used until a restart with kernel.yama.ptrace_scope below 3",
+        ),
+    });
+    checks
+}
+
+fn device(facts: &Facts) -> Vec<Check> {
     let device = match &facts.device {
         Ok(device) => {
             let version = device.cuda_version;
@@ -158,24 +193,77 @@ fn driver(facts: &Facts) -> Vec<Check> {
         ),
     };
     let mut checks = vec![device];
+    if let Ok(device) = &facts.device {
+        checks.push(if device.concurrent_managed {
+            ok("concurrent managed access", "yes: the device faults")
+        } else {
+            fail(
+                "concurrent managed access",
+                "no: the device cannot fault on managed memory, so none can be oversubscribed",
+                "it takes Linux on bare metal or with a whole device passed through, and a GPU of the Pascal generation or later",
+            )
+        });
+        checks.push(match (device.host_page_tables, device.pageable) {
+            (true, _) => warn(
+                "coherent platform",
+                "yes: the device reads the host's memory through the host's page tables",
+                "the hardware does here what oversub is for; `oversub run` only costs: run programs without it",
+            ),
+            (false, true) => ok(
+                "coherent platform",
+                "no; the device reaches all of a program's memory by faults (HMM)",
+            ),
+            (false, false) => ok("coherent platform", "no"),
+        });
+    } else if facts.userfaultfd.is_err() {
+        checks.push(fail(
+            "a device to run on",
+            "neither a GPU nor the soft GPU can be used",
+            "see the checks `GPU` and `userfaultfd`: one of the two is needed",
+        ));
+    }
+    checks
+}
+
+fn driver(facts: &Facts) -> Vec<Check> {
+    let mut checks = Vec::new();
     if let Some(version) = &facts.module {
+        let flavour = match facts.open_flavour {
+            Some(true) => ", open modules",
+            Some(false) => ", closed modules",
+            None => "",
+        };
         checks.push(if facts.uvm_module {
-            ok("NVIDIA module", format!("{version}, with nvidia-uvm"))
+            ok(
+                "NVIDIA module",
+                format!("{version}{flavour}, with nvidia-uvm"),
+            )
         } else {
             warn(
                 "NVIDIA module",
-                format!("{version}, without nvidia-uvm"),
+                format!("{version}{flavour}, without nvidia-uvm"),
                 "`nvidia-modprobe -u -c=0` loads it",
             )
         });
         checks.push(if facts.uvm_btf {
             ok("nvidia-uvm types", "present")
         } else {
-            warn(
+            ok(
                 "nvidia-uvm types",
-                "absent",
-                "probes that read structures stay off; all others work",
+                "absent, as in most builds: the layouts that oversub brings are used",
             )
+        });
+    }
+    for (name, value) in &facts.uvm_parameters {
+        let oversubscription = *name == "uvm_global_oversubscription";
+        checks.push(if oversubscription && value == "0" {
+            fail(
+                name,
+                value.clone(),
+                "the driver may not evict: take uvm_global_oversubscription=0 out of the module's options and load it again",
+            )
+        } else {
+            ok(name, value.clone())
         });
     }
     match facts.discard {
@@ -239,6 +327,41 @@ fn daemon(facts: &Facts) -> Vec<Check> {
             }
         });
     }
+    if let Some(view) = &doctor.driver {
+        checks.push(match view.source {
+            Source::None => Check {
+                // No fault of the host's where there is no driver to observe.
+                level: if facts.uvm_module {
+                    Level::Warn
+                } else {
+                    Level::Ok
+                },
+                remedy: facts.uvm_module.then(|| {
+                    "give the daemon CAP_BPF and CAP_PERFMON, or CAP_SYS_PTRACE and /dev/nvidia-uvm-tools".to_owned()
+                }),
+                ..ok("driver events", format!("none: {}", view.reason))
+            },
+            source if view.scalar => warn(
+                "driver events",
+                format!("{}: {}", source.name(), view.reason),
+                "blocks and directions are seen, no counts and no bytes; `mode = \"queue\"` in the daemon's configuration has both",
+            ),
+            source => ok(
+                "driver events",
+                format!("{}: {}", source.name(), view.reason),
+            ),
+        });
+        if view.implausible > 0 {
+            checks.push(warn(
+                "driver structures",
+                format!(
+                    "{} of {} had impossible contents",
+                    view.implausible, view.checked
+                ),
+                "report the driver's version; `mode = \"queue\"` in the daemon's configuration does not read them",
+            ));
+        }
+    }
     if doctor.probe_drops > 0 {
         checks.push(warn(
             "probe losses",
@@ -250,16 +373,16 @@ fn daemon(facts: &Facts) -> Vec<Check> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::PathBuf;
 
-    use oversubd::control::{Doctor, ProbeView};
+    use oversubd::control::{Doctor, DriverView, ProbeView};
 
     use super::*;
     use crate::device::Device;
 
     /// A machine on which everything is as it should be.
-    fn capable() -> Facts {
+    pub fn capable() -> Facts {
         Facts {
             files: vec![("liboversub.so", Ok(PathBuf::from("/lib/liboversub.so")))],
             daemon: Ok(Doctor {
@@ -276,6 +399,15 @@ mod tests {
                 }],
                 probes_off: None,
                 probe_drops: 0,
+                driver: Some(DriverView {
+                    source: Source::Probes,
+                    reason: "the driver's structures: verified".to_owned(),
+                    layout: "verified".to_owned(),
+                    scalar: false,
+                    checked: 5,
+                    implausible: 0,
+                    observed: Vec::new(),
+                }),
                 host: Vec::new(),
                 limits: Vec::new(),
             }),
@@ -287,12 +419,19 @@ mod tests {
                 name: "GPU".to_owned(),
                 cuda_version: 13_000,
                 free_bytes: 1 << 30,
+                concurrent_managed: true,
+                pageable: false,
+                host_page_tables: false,
             }),
             discard: Some(true),
             module: Some("580.142".to_owned()),
             uvm_module: true,
             uvm_btf: true,
             pidfd: Ok(()),
+            open_flavour: Some(true),
+            uvm_parameters: vec![("uvm_global_oversubscription", "1".to_owned())],
+            lockdown: Some("none".to_owned()),
+            ptrace_scope: Some(1),
         }
     }
 
@@ -343,6 +482,66 @@ mod tests {
             );
         }
         assert_eq!(worst(&facts).len(), 10);
+        assert!(worst(&facts).contains(&("a device to run on".to_owned(), Level::Fail)));
+    }
+
+    /// One fact changed, and the one complaint that comes of it.
+    #[test]
+    fn each_hindrance_is_told_by_itself() {
+        type Change = fn(&mut Facts);
+        fn view(facts: &mut Facts) -> &mut DriverView {
+            facts.daemon.as_mut().unwrap().driver.as_mut().unwrap()
+        }
+        fn device(facts: &mut Facts) -> &mut Device {
+            facts.device.as_mut().unwrap()
+        }
+        let table: [(&str, Level, Change); 9] = [
+            ("lockdown", Level::Warn, |facts| {
+                facts.lockdown = Some("confidentiality".to_owned());
+            }),
+            ("Yama", Level::Warn, |facts| facts.ptrace_scope = Some(3)),
+            ("concurrent managed access", Level::Fail, |facts| {
+                device(facts).concurrent_managed = false;
+            }),
+            ("coherent platform", Level::Warn, |facts| {
+                device(facts).host_page_tables = true;
+            }),
+            ("uvm_global_oversubscription", Level::Fail, |facts| {
+                facts.uvm_parameters = vec![("uvm_global_oversubscription", "0".to_owned())];
+            }),
+            ("driver events", Level::Warn, |facts| {
+                view(facts).source = Source::None;
+            }),
+            ("driver events", Level::Warn, |facts| {
+                view(facts).scalar = true;
+            }),
+            ("driver structures", Level::Warn, |facts| {
+                view(facts).implausible = 1;
+            }),
+            ("NVIDIA module", Level::Warn, |facts| {
+                facts.uvm_module = false;
+            }),
+        ];
+        for (name, level, change) in table {
+            let mut facts = capable();
+            change(&mut facts);
+            assert_eq!(worst(&facts), [(name.to_owned(), level)], "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_usual_is_no_complaint() {
+        let table: [fn(&mut Facts); 4] = [
+            |facts| facts.uvm_btf = false,
+            |facts| facts.ptrace_scope = None,
+            |facts| facts.open_flavour = None,
+            |facts| facts.lockdown = Some("integrity".to_owned()),
+        ];
+        for change in table {
+            let mut facts = capable();
+            change(&mut facts);
+            assert_eq!(worst(&facts), []);
+        }
     }
 
     #[test]

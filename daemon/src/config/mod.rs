@@ -257,12 +257,14 @@ impl From<&DeepumConfig> for engine::DeepumConfig {
 #[allow(missing_docs)] // as above
 pub struct ProbesConfig {
     pub mode: ProbesMode,
+    pub pin_driver: bool,
 }
 
 impl Default for ProbesConfig {
     fn default() -> Self {
         Self {
             mode: ProbesMode::Auto,
+            pin_driver: false,
         }
     }
 }
@@ -271,8 +273,12 @@ impl Default for ProbesConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbesMode {
-    /// What the host allows.
+    /// What the host allows: probes, or else the driver's event queue.
     Auto,
+    /// Probes or nothing.
+    Bpf,
+    /// Probes on soft GPUs, the driver's event queue for everything else.
+    Queue,
     /// None.
     Off,
 }

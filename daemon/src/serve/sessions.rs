@@ -271,6 +271,8 @@ impl Door {
                 self.metrics.sessions_opened.inc();
                 if soft {
                     self.probes.attach_softgpu(pid, driver_path);
+                } else {
+                    self.probes.observe_process(pid);
                 }
             }
             Err(error) => {
