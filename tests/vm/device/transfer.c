@@ -12,7 +12,7 @@
 #include <linux/uaccess.h>
 
 /* Longest wait for the driver's answer to one fault. */
-#define PATIENCE (20 * HZ)
+#define PATIENCE (120 * HZ)
 
 /* One attempt, under the lock: true when the bytes are copied, false when it faulted. */
 static int attempt(struct view *view, u64 address, void *buffer, size_t bytes, u32 access,

@@ -134,7 +134,7 @@ impl Guest {
             .arg(&self.image);
         qemu.args([
             "-append",
-            "console=ttyS0 rdinit=/init panic=-1 oops=panic quiet loglevel=5 mitigations=off nokaslr",
+            "console=ttyS0 rdinit=/init panic=-1 oops=panic quiet loglevel=5 mitigations=off nokaslr no_timer_check",
         ]);
         qemu.stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -5,6 +5,7 @@ mod judge;
 mod product;
 mod report;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use oversub_vm::combination::{Combination, Model};
 use oversub_vm::image::Image;
 use oversub_vm::kernel::KernelTree;
 use oversub_vm::modules::{self, Modules};
-use oversub_vm::packages::{Apt, Suite};
+use oversub_vm::packages::{Apt, Suite, Unavailable};
 use oversub_vm::plan::{
     DAEMON_CONFIG_PATH, FaultLoad, MODULES_PATH, PLAN_PATH, PROGRAMS_PATH, Plan, ProgramLoad,
     Round, Steering, Work,
@@ -25,6 +26,8 @@ use oversub_vm::plan::{
 
 use crate::report::Verdict;
 
+/// Exit status where a guest could not be tried.
+const SKIPPED: u8 = 77;
 /// Memory of a guest, MiB.
 const GUEST_MIB: u32 = 1536;
 
@@ -76,8 +79,9 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     match run(&options) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(End::Passed) => ExitCode::SUCCESS,
+        Ok(End::Failed) => ExitCode::FAILURE,
+        Ok(End::Skipped) => ExitCode::from(SKIPPED),
         Err(error) => {
             eprintln!("tests/vm: {error:#}");
             ExitCode::FAILURE
@@ -85,7 +89,29 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Result<bool> {
+/// How all guests together went.
+enum End {
+    Passed,
+    Failed,
+    /// Some could not be tried here, and none failed.
+    Skipped,
+}
+
+/// Tells whoever runs the suites what did not run: a line in the file that they name.
+fn note_skip(combination: Combination, reason: &str) -> Result<()> {
+    eprintln!("skipped {combination}: {reason}");
+    if let Some(path) = std::env::var_os("OVERSUB_TEST_SKIPS") {
+        let mut file = std::fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path)?;
+        let first = reason.lines().next().unwrap_or_default();
+        writeln!(file, "real driver in a guest, {combination}: {first}")?;
+    }
+    Ok(())
+}
+
+fn run(options: &Options) -> Result<End> {
     std::fs::create_dir_all(&options.cache)
         .with_context(|| format!("cannot make {}", options.cache.display()))?;
     // One run at a time: the cache's folders are changed in place.
@@ -101,17 +127,29 @@ fn run(options: &Options) -> Result<bool> {
     };
     ensure!(!chosen.is_empty(), "no combination has such a name");
     let mut results = Vec::new();
+    let mut skipped = false;
     for combination in chosen {
         let began = Instant::now();
-        let result =
-            one(options, combination).unwrap_or_else(|error| Verdict::failed(combination, &error));
+        let result = match one(options, combination) {
+            Ok(result) => result,
+            Err(error) if error.is::<Unavailable>() => {
+                note_skip(combination, &error.to_string())?;
+                skipped = true;
+                continue;
+            }
+            Err(error) => Verdict::failed(combination, &error),
+        };
         result.print(began.elapsed());
         results.push(result);
     }
     if options.json {
         println!("{}", report::json(&results));
     }
-    Ok(results.iter().all(|result| result.passed))
+    Ok(match results.iter().all(|result| result.passed) {
+        false => End::Failed,
+        true if skipped => End::Skipped,
+        true => End::Passed,
+    })
 }
 
 fn prepare(options: &Options, combination: Combination) -> Result<(KernelTree, Modules)> {

@@ -34,6 +34,11 @@ const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 const DEFAULT_SECURITY: &str = "http://deb.debian.org/debian-security";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
+/// Packages cannot be had here, which is no fault of what is tested.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unavailable(pub String);
+
 /// Mirrors of Debian and of its security suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mirrors {
@@ -134,12 +139,13 @@ impl Apt {
             .output()
             .with_context(|| format!("{program} cannot be run; this needs Debian's apt"))?;
         if !output.status.success() {
-            bail!(
+            return Err(Unavailable(format!(
                 "{program} {} for {} failed: {}",
                 arguments.join(" "),
                 self.suite.name(),
                 String::from_utf8_lossy(&output.stderr).trim()
-            );
+            ))
+            .into());
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }

@@ -40,7 +40,7 @@ use crate::counters::Counters;
 /// Address space for device memory.
 const DEVICE_BYTES: u64 = 1 << 30;
 /// How long the driver may take for a batch of faults.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes that pass through the bounce buffer at once.
 const BOUNCE_BYTES: u64 = 256 << 10;
 

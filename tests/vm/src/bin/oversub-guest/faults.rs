@@ -17,7 +17,7 @@ const BASE: u64 = 0x7e00_0000_0000;
 const BLOCK: u64 = 2 << 20;
 /// Faults of a launch before it waits: a batch of the driver's.
 const IN_FLIGHT: u32 = 256;
-const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
+const LAUNCH_LIMIT: Duration = Duration::from_secs(300);
 const QUEUE_ENTRIES: u32 = 1 << 17;
 /// The GPU's index in the queue's events; 0 is the CPU.
 const CPU_INDEX: u8 = 0;
