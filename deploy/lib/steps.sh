@@ -68,12 +68,13 @@ need_qemu() {
     local apt release mirror
     release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
     mirror=$(sed -n 's/^URIs: *\([^ ]*\).*/\1/p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
+    [ -n "$mirror" ] || { note "apt names no Debian mirror on this host"; return 1; }
     note "installing qemu-system-x86 from $release-backports"
     apt=$(mktemp -d)
     mkdir -p "$apt/lists/partial" "$apt/parts"
     for suite in "$release" "$release-backports"; do
         printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
-            "${mirror:-http://deb.debian.org/debian}" "$suite"
+            "$mirror" "$suite"
     done >"$apt/sources.list"
     local options=(-o "Dir::Etc::SourceList=$apt/sources.list" -o "Dir::Etc::SourceParts=$apt/parts"
         -o "Dir::State::Lists=$apt/lists" -o Acquire::Retries=3)

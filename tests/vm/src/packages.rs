@@ -30,8 +30,6 @@ impl Suite {
 }
 
 const COMPONENTS: &str = "main contrib non-free non-free-firmware";
-const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
-const DEFAULT_SECURITY: &str = "http://deb.debian.org/debian-security";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Packages cannot be had here, which is no fault of what is tested.
@@ -39,15 +37,16 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 #[error("{0}")]
 pub struct Unavailable(pub String);
 
-/// Mirrors of Debian and of its security suite.
+/// Mirrors of Debian and, where there is one, of its security suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mirrors {
     debian: String,
-    security: String,
+    security: Option<String>,
 }
 
-/// The first Debian mirrors named in apt's source files, deb822 or one line each.
-fn mirrors_in(files: &[String]) -> Mirrors {
+/// The first Debian mirrors named in apt's source files, deb822 or one line each. `None`:
+/// there is none.
+fn mirrors_in(files: &[String]) -> Option<Mirrors> {
     let mut uris = Vec::new();
     for line in files.iter().flat_map(|file| file.lines()) {
         let mut words = line.split_whitespace();
@@ -64,13 +63,13 @@ fn mirrors_in(files: &[String]) -> Mirrors {
     let mut all = uris.clone();
     let debian = uris.find(|uri| !uri.contains("security"));
     let security = all.find(|uri| uri.contains("security"));
-    Mirrors {
-        debian: debian.unwrap_or(DEFAULT_MIRROR).to_owned(),
-        security: security.unwrap_or(DEFAULT_SECURITY).to_owned(),
-    }
+    Some(Mirrors {
+        debian: debian?.to_owned(),
+        security: security.map(str::to_owned),
+    })
 }
 
-fn host_mirrors() -> Mirrors {
+fn host_mirrors() -> Result<Mirrors> {
     let mut paths = vec![PathBuf::from("/etc/apt/sources.list")];
     let parts = fs::read_dir("/etc/apt/sources.list.d")
         .into_iter()
@@ -79,6 +78,7 @@ fn host_mirrors() -> Mirrors {
     paths.sort();
     let files: Vec<_> = paths.iter().flat_map(fs::read_to_string).collect();
     mirrors_in(&files)
+        .context("apt names no Debian mirror on this host: name one in /etc/apt/sources.list")
 }
 
 /// One suite's apt.
@@ -94,14 +94,15 @@ impl Apt {
     /// # Errors
     /// Where apt-get is missing or no mirror can be reached.
     pub fn open(cache: &Cache, suite: Suite) -> Result<Self> {
-        let mirrors = host_mirrors();
+        let Mirrors { debian, security } = host_mirrors()?;
         let name = suite.name();
-        let sources = format!(
-            "deb [signed-by={KEYRING}] {0} {name} {COMPONENTS}\n\
-             deb [signed-by={KEYRING}] {0} {name}-updates {COMPONENTS}\n\
-             deb [signed-by={KEYRING}] {1} {name}-security {COMPONENTS}\n",
-            mirrors.debian, mirrors.security
-        );
+        let line = |mirror: &str, suite: &str| {
+            format!("deb [signed-by={KEYRING}] {mirror} {suite} {COMPONENTS}\n")
+        };
+        let mut sources = line(&debian, name) + &line(&debian, &format!("{name}-updates"));
+        if let Some(security) = security {
+            sources += &line(&security, &format!("{name}-security"));
+        }
         let inputs = Inputs::new(1).text(&sources);
         let root = cache.get(&format!("apt-{name}"), &inputs, |root| {
             for folder in ["lists/partial", "cache/archives/partial", "parts"] {
@@ -241,14 +242,17 @@ mod tests {
     fn mirrors_are_those_of_the_host_in_both_forms() {
         let deb822 = "Types: deb\nURIs: http://mirror.example/debian/\nSuites: bookworm\n\n\
                       Types: deb\nURIs: http://mirror.example/debian-security\n";
-        let found = mirrors_in(&[deb822.into()]);
+        let found = mirrors_in(&[deb822.into()]).unwrap();
         assert_eq!(found.debian, "http://mirror.example/debian");
-        assert_eq!(found.security, "http://mirror.example/debian-security");
+        let security = found.security.as_deref();
+        assert_eq!(security, Some("http://mirror.example/debian-security"));
         let lines = "deb [arch=amd64] https://one.example/debian bookworm main\n\
                      deb https://other.example/node nodistro main\n";
-        let found = mirrors_in(&[lines.into()]);
+        let found = mirrors_in(&[lines.into()]).unwrap();
         assert_eq!(found.debian, "https://one.example/debian");
-        assert_eq!(found.security, DEFAULT_SECURITY);
+        assert_eq!(found.security, None);
+        let other = "deb https://other.example/node nodistro main\n";
+        assert_eq!(mirrors_in(&[other.into()]), None);
     }
 
     #[test]
