@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::environment::Environment;
 use crate::size::{Rate, Size};
 
-/// Memory of the soft GPU unless told otherwise (its own default).
+/// Where the soft GPU leaves its counters.
 pub const STATS: &str = "OVERSUB_SOFTGPU_STATS";
 
 /// How large and how fast the soft GPU is made.
@@ -19,7 +19,13 @@ pub struct Settings {
     pub memory: Size,
     /// Rate of the link, each way.
     pub link: Rate,
+    /// What the program will use: as much host memory is set aside before it starts, so
+    /// that no run pays for where the machine's free memory comes from.
+    pub working_set: Size,
 }
+
+/// More is not set aside: that would take longer than it saves.
+const MOST_WARM_BYTES: u64 = 4 << 30;
 
 /// Fills `folder` with the names under which programs look for the driver.
 ///
@@ -41,7 +47,12 @@ pub fn use_driver_in(environment: &mut Environment, folder: &Path) {
 
 /// Sets up one run.
 pub fn configure(environment: &mut Environment, settings: &Settings, stats: &Path) {
+    let warm = settings.memory.0.saturating_add(settings.working_set.0);
     environment
+        .set(
+            "OVERSUB_SOFTGPU_WARM",
+            warm.min(MOST_WARM_BYTES).to_string(),
+        )
         .set("OVERSUB_SOFTGPU_MEMORY", settings.memory.0.to_string())
         .set("OVERSUB_SOFTGPU_LINK_IN", settings.link.to_string())
         .set("OVERSUB_SOFTGPU_LINK_OUT", settings.link.to_string())

@@ -241,7 +241,12 @@ impl Bench<'_> {
                     memory
                 };
                 softgpu::use_driver_in(&mut environment, self.folder);
-                softgpu::configure(&mut environment, &softgpu::Settings { memory, link }, stats);
+                let settings = softgpu::Settings {
+                    memory,
+                    link,
+                    working_set: bytes,
+                };
+                softgpu::configure(&mut environment, &settings, stats);
             }
             Device::Cuda { memory } => {
                 budget = mode.has_session().then_some(memory);

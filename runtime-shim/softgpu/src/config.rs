@@ -40,6 +40,10 @@ pub struct Config {
     pub stats: Option<PathBuf>,
     /// Who keeps its memory.
     pub backend: Backend,
+    /// Host memory that is set aside when the device is opened, for its frames and those of
+    /// the host: for measurements. Otherwise each frame is made when it is first needed,
+    /// which takes milliseconds where a virtual machine's free memory is its host's.
+    pub warm_bytes: u64,
 }
 
 impl Default for Config {
@@ -52,6 +56,7 @@ impl Default for Config {
             compute_scale: 1.0,
             stats: None,
             backend: Backend::Own,
+            warm_bytes: 0,
         }
     }
 }
@@ -73,6 +78,7 @@ const FAULT_US: &str = "OVERSUB_SOFTGPU_FAULT_US";
 const COMPUTE_SCALE: &str = "OVERSUB_SOFTGPU_COMPUTE_SCALE";
 const STATS: &str = "OVERSUB_SOFTGPU_STATS";
 const BACKEND: &str = "OVERSUB_SOFTGPU_BACKEND";
+const WARM: &str = "OVERSUB_SOFTGPU_WARM";
 
 impl Config {
     /// Reads the process environment.
@@ -97,7 +103,7 @@ impl Config {
         };
         let mut config = Config::default();
         if let Some(value) = text(MEMORY) {
-            config.memory_bytes = memory(&value)?;
+            config.memory_bytes = size(MEMORY, &value, 4 * BLOCK)?;
         }
         if let Some(value) = text(LINK_IN) {
             config.link_in_bytes_per_s = rate(LINK_IN, &value)?;
@@ -126,6 +132,9 @@ impl Config {
                         problem: "is not a number from 0 to 1000",
                         expected: "for example 1.0",
                     })?;
+        }
+        if let Some(value) = text(WARM) {
+            config.warm_bytes = size(WARM, &value, 0)?;
         }
         config.backend = match text(BACKEND).as_deref() {
             None | Some("own") => Backend::Own,
@@ -168,15 +177,20 @@ fn scaled(text: &str, suffixes: &[(&str, u64)]) -> Option<u64> {
     (value < (1u64 << 53) as f64).then_some(value as u64)
 }
 
-fn memory(value: &str) -> Result<u64, ConfigError> {
+/// A size in whole blocks, of at least `least` bytes.
+fn size(variable: &'static str, value: &str, least: u64) -> Result<u64, ConfigError> {
     let suffixes = [("", 1), ("B", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB)];
     let bytes = scaled(value, &suffixes).map(|bytes| bytes - bytes % BLOCK);
     bytes
-        .filter(|bytes| *bytes >= 4 * BLOCK)
+        .filter(|bytes| *bytes >= least)
         .ok_or_else(|| ConfigError {
-            variable: MEMORY,
+            variable,
             value: value.to_owned(),
-            problem: "is not a size of at least 8 MiB",
+            problem: if least > 0 {
+                "is not a size of at least 8 MiB"
+            } else {
+                "is not a size"
+            },
             expected: "bytes, or a number with KiB, MiB or GiB, for example 512MiB",
         })
 }
@@ -230,6 +244,12 @@ mod tests {
     }
 
     #[test]
+    fn nothing_or_much_may_be_set_aside() {
+        assert_eq!(with(WARM, "0").expect("size").warm_bytes, 0);
+        assert_eq!(with(WARM, "3MiB").expect("size").warm_bytes, 2 << 20);
+    }
+
+    #[test]
     fn rates_take_decimal_and_binary_suffixes() {
         assert_eq!(
             with(LINK_IN, "12.5GB/s").expect("rate").link_in_bytes_per_s,
@@ -253,6 +273,7 @@ mod tests {
             (MEMORY, "512 megs"),
             (MEMORY, "1MiB"),
             (MEMORY, "-4GiB"),
+            (WARM, "some"),
             (LINK_IN, "fast"),
             (LINK_OUT, "0"),
             (FAULT_US, "NaN"),

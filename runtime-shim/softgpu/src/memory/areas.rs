@@ -19,6 +19,8 @@ use std::sync::Mutex;
 use super::uffd::{Faults, Uffd, die};
 use super::{BLOCK_BYTES, MemoryError, lock};
 
+const MADV_POPULATE_WRITE: libc::c_int = 23;
+
 /// Address space of one mapping; unmapped on drop.
 struct Reserved {
     map: u64,
@@ -87,14 +89,52 @@ impl Drop for Reserved {
     }
 }
 
+/// Where new huge frames come to life: not registered, so touching it is no fault of ours.
+struct Nursery {
+    /// Room for one.
+    cradle: Reserved,
+    /// Frames made beforehand.
+    warm: Option<Reserved>,
+    /// Bytes of them that were taken.
+    taken: u64,
+}
+
+impl Nursery {
+    fn new(warm_bytes: u64) -> Result<Self, MemoryError> {
+        let warm = match warm_bytes {
+            0 => None,
+            bytes => Some(Reserved::new(bytes)?),
+        };
+        if let Some(warm) = &warm {
+            warm.advise(MADV_POPULATE_WRITE)?;
+        }
+        Ok(Self {
+            cradle: Reserved::new(BLOCK_BYTES)?,
+            warm,
+            taken: 0,
+        })
+    }
+
+    /// A zeroed frame, to be moved to `at`.
+    fn frame(&mut self, at: u64) -> u64 {
+        if let Some(warm) = self.warm.as_ref().filter(|warm| self.taken < warm.bytes) {
+            self.taken += BLOCK_BYTES;
+            return warm.base + self.taken - BLOCK_BYTES;
+        }
+        if let Err(error) = self.cradle.advise(MADV_POPULATE_WRITE) {
+            die("no memory for a frame", at, BLOCK_BYTES, &error);
+        }
+        self.cradle.base
+    }
+}
+
 /// The four areas.
 pub struct Areas {
     cpu: Reserved,
     view: Reserved,
     host: Reserved,
     pool: Reserved,
-    /// Where new huge frames come to life: not registered, so touching it is no fault of ours.
-    nursery: Mutex<Reserved>,
+    nursery: Mutex<Nursery>,
     managed_bytes: u64,
     cpu_faults: Uffd,
     view_faults: Uffd,
@@ -102,11 +142,13 @@ pub struct Areas {
 
 impl Areas {
     /// Reserves address space for `managed_bytes` of managed memory, `device_bytes` of
-    /// device memory and a pool of `pool_bytes`. Nothing is populated.
+    /// device memory and a pool of `pool_bytes`. Nothing is populated, but `warm_bytes` are
+    /// set aside for the first frames.
     pub fn new(
         managed_bytes: u64,
         device_bytes: u64,
         pool_bytes: u64,
+        warm_bytes: u64,
     ) -> Result<Self, MemoryError> {
         let cpu_faults = Uffd::open(Faults::Block)?;
         let view_faults = Uffd::open(Faults::Signal)?;
@@ -114,7 +156,7 @@ impl Areas {
         let view = Reserved::new(managed_bytes + device_bytes)?;
         let host = Reserved::new(managed_bytes)?;
         let pool = Reserved::new(pool_bytes)?;
-        let nursery = Reserved::new(BLOCK_BYTES)?;
+        let nursery = Nursery::new(warm_bytes)?;
         // Device memory is not the CPU's to touch: its part of C stays without access.
         // SAFETY: a part of our own mapping that holds nothing.
         let rc = unsafe {
@@ -197,13 +239,9 @@ impl Areas {
     }
 
     fn create(&self, at: u64) {
-        const MADV_POPULATE_WRITE: libc::c_int = 23;
-        let nursery = lock(&self.nursery);
-        if let Err(error) = nursery.advise(MADV_POPULATE_WRITE) {
-            die("no memory for a frame", at, BLOCK_BYTES, &error);
-        }
-        self.cpu_faults
-            .move_pages(at, nursery.base, BLOCK_BYTES, false);
+        let mut nursery = lock(&self.nursery);
+        let frame = nursery.frame(at);
+        self.cpu_faults.move_pages(at, frame, BLOCK_BYTES, false);
     }
 
     /// H to C: the CPU sees it, and who waits for it goes on.

@@ -193,7 +193,7 @@ impl Memory {
         let frames = (config.memory_bytes / BLOCK_BYTES) as u32;
         let pool_bytes = u64::from(frames) * BLOCK_BYTES;
         // Frames are mapped one by one, but addresses are contiguous: room for holes.
-        let areas = Areas::new(WINDOW_BYTES, 4 * pool_bytes, pool_bytes)?;
+        let areas = Areas::new(WINDOW_BYTES, 4 * pool_bytes, pool_bytes, config.warm_bytes)?;
         let book = Book::new(areas.managed(), areas.device());
         Ok(Self {
             counters: Counters::default(),
