@@ -39,12 +39,12 @@ const SHIPPED: &[&str] = &[
     "sweep",
     "train",
 ];
-/// The default reserve would be a quarter of the guests' small GPU.
-const DAEMON_CONFIG: &str = "[engine]\ndevice_reserve = \"4MiB\"\n";
+/// The defaults are for GPUs larger than the guests'.
+const DAEMON_CONFIG: &str = "[engine]\ndevice_reserve = \"2MiB\"\ninflight = \"4MiB\"\n";
 /// The GPU's memory in the rounds that count faults, MiB.
 const FAULTS_MIB: u64 = 16;
 /// The GPU's memory in the product's rounds, MiB, and the programs' in parts of it.
-const PRODUCT_MIB: u64 = 64;
+const PRODUCT_MIB: u64 = 16;
 const PRODUCT_RATIO: f64 = 1.5;
 
 #[derive(Debug, Parser)]
