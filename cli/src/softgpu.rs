@@ -11,6 +11,8 @@ use crate::size::{Rate, Size};
 
 /// Where the soft GPU leaves its counters.
 pub const STATS: &str = "OVERSUB_SOFTGPU_STATS";
+/// How much host memory it sets aside before the program runs.
+pub const WARM: &str = "OVERSUB_SOFTGPU_WARM";
 
 /// How large and how fast the soft GPU is made.
 #[derive(Debug, Clone, Copy)]

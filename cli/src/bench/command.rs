@@ -52,6 +52,10 @@ pub fn measure(installation: &Installation, folder: &Path) -> Result<Latency> {
             "OVERSUB_SOFTGPU_MEMORY",
             (DEVICE_BLOCKS * BLOCK).to_string(),
         )
+        .set(
+            softgpu::WARM,
+            ((DEVICE_BLOCKS + BLOCKS) * BLOCK).to_string(),
+        )
         .set("OVERSUB_SOCKET", daemon.socket());
     let mut child = Command::new(std::env::current_exe()?)
         .arg("provoke")
