@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use crate::hash::Map;
+use crate::scatter::Scatter;
 use crate::units::{BLOCK_BYTES, BlockId, Range};
 use crate::world::block::{Extent, Set, normalize};
 use crate::world::memory::{Memory, Object};
@@ -77,6 +78,8 @@ pub(crate) struct Accesses {
     tiled: Map<u32, ()>,
     /// Execution IDs that were seen to reach beyond the next landmark.
     beyond: Map<u32, ()>,
+    /// Which arguments are used here and there.
+    pub scatter: Scatter,
     /// Whether launches of a function use all of arguments that are larger than fits.
     regular: Map<u32, bool>,
     /// The last set of each execution ID: equal ones are shared.
@@ -95,6 +98,7 @@ impl Accesses {
             corrections: Map::default(),
             tiled: Map::default(),
             beyond: Map::default(),
+            scatter: Scatter::new(limit * 4),
             regular: Map::default(),
             shared: Map::default(),
             extents: 0,
@@ -106,10 +110,11 @@ impl Accesses {
         self.capacity_blocks = blocks;
     }
 
-    /// What a launch uses. `probes`: faults will tell where the guess is too small.
+    /// What a launch uses. `novel`: it was never seen before. `probes`: faults will tell
+    /// where the guess is too small.
     pub(crate) fn launch(
         &mut self,
-        exec: u32,
+        (exec, novel): (u32, bool),
         launch: &Launch<'_>,
         objects: &[Option<Object>],
         memory: &Memory,
@@ -121,6 +126,7 @@ impl Accesses {
         let beyond = self.beyond.contains_key(&exec);
         let mut ranges = Vec::with_capacity(objects.len());
         let mut least = Vec::with_capacity(objects.len());
+        let mut scattered = Vec::new();
         for (index, object) in objects.iter().enumerate() {
             let Some(object) = object else { continue };
             let key = (launch.function.0, index as u32);
@@ -144,6 +150,12 @@ impl Accesses {
                 range.bytes = range.bytes.min(reach(each));
                 small.bytes = range.bytes.min(reach(learned.unwrap_or(BYTES_PER_THREAD)));
             }
+            if novel && self.scatter.is_scattered(key.0, key.1) {
+                // What it points to is used at least.
+                scattered.push(range);
+                range.bytes = range.bytes.min(1);
+                small = range;
+            }
             ranges.push(range);
             least.push(small);
         }
@@ -154,14 +166,15 @@ impl Accesses {
             &ranges
         };
         let regular = self.regular.get(&launch.function.0) == Some(&true);
-        self.access(exec, guess, regular, memory)
+        self.access(exec, (guess, &scattered), regular, memory)
     }
 
-    /// What a copy or any launch with known ranges uses. `regular`: all of them.
+    /// What a copy or any launch with known ranges uses, and of others some. `regular`: all
+    /// of them.
     pub(crate) fn access(
         &mut self,
         exec: u32,
-        ranges: &[Range],
+        (ranges, scattered): (&[Range], &[Range]),
         regular: bool,
         memory: &Memory,
     ) -> Access {
@@ -169,7 +182,10 @@ impl Accesses {
             .iter()
             .map(|&range| extent_of(range, memory))
             .collect();
-        let mut loose = Vec::new();
+        let mut loose: Vec<Extent> = scattered
+            .iter()
+            .map(|&range| extent_of(range, memory))
+            .collect();
         strict.retain(|extent| {
             let fits = regular || extent.count <= self.capacity_blocks / 2;
             if !fits {

@@ -90,7 +90,7 @@ impl Breaker {
         match self.state {
             BreakerState::Closed if decided >= window_bytes => {
                 self.mark = *so_far;
-                if bad * 10 > decided * 7 {
+                if bad * 2 > decided {
                     self.open(position);
                 } else if bad * 10 < decided * 2 {
                     self.open_launches = OPEN_LAUNCHES.0;

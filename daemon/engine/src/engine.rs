@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use crate::access::{Accesses, Argument};
 use crate::event::{Cause, Copy, Launch};
-use crate::identity::Identities;
+use crate::identity::{Identities, UNKNOWN};
 use crate::pace::Pace;
 use crate::policy::{self, Policy};
 use crate::stats::CAUSES;
 use crate::units::{BLOCK_BYTES, BlockId, Range, TICKS};
+use crate::usefulness::Share;
 use crate::world::World;
 use crate::world::block::{Residency, Set};
 use crate::{
@@ -23,6 +24,8 @@ use crate::{
 const LEAST_BLOCKS: u64 = 8;
 /// Most argument words looked at.
 const WORDS: usize = 128;
+/// Most faults of one launch that are looked at.
+const FAULTED: usize = 4096;
 /// From the decision to evict to the driver's start on it.
 const EVICTION_US: f64 = 500.0;
 /// How long to wait for news of commands under way before looking again.
@@ -50,6 +53,8 @@ pub struct Engine {
 struct Watch {
     absent: u64,
     touched: u64,
+    /// Blocks on which it faulted and that it was taken to use, or to use some of.
+    faulted: Vec<BlockId>,
 }
 
 impl Engine {
@@ -228,6 +233,7 @@ impl Engine {
                 + world.progress.bytes()
                 + self.identities.bytes()
                 + self.accesses.bytes()
+                + self.accesses.scatter.bytes()
                 + self.policy.table_bytes(),
             breaker: self.policy.breaker(),
             cycle_launches: world.history.lag(),
@@ -241,11 +247,17 @@ impl Engine {
             .iter()
             .map(|&word| self.world.memory.resolve(word))
             .collect();
+        let known = self.identities.len();
         let exec = self.identities.launch(&launch, &objects);
+        let novel = self.identities.len() > known || exec == UNKNOWN;
         let world = &self.world;
-        let access = self
-            .accesses
-            .launch(exec, &launch, &objects, &world.memory, world.probes);
+        let access = self.accesses.launch(
+            (exec, novel),
+            &launch,
+            &objects,
+            &world.memory,
+            world.probes,
+        );
         let arguments = objects.iter().zip(0..).filter_map(|(object, word)| {
             let address = object.as_ref()?.extent.address;
             Some(Argument {
@@ -263,7 +275,7 @@ impl Engine {
         let named = |range: Option<Range>| memory.name_at(range?.address);
         let exec = self.identities.copy(copy, named(copy.dst), named(copy.src));
         let ranges: Vec<Range> = [copy.dst, copy.src].into_iter().flatten().collect();
-        let access = self.accesses.access(exec, &ranges, true, memory);
+        let access = self.accesses.access(exec, (&ranges, &[]), true, memory);
         self.enqueue(copy.seq, copy.stream, exec, access, Arc::from([]));
     }
 
@@ -316,25 +328,43 @@ impl Engine {
                 self.world.progress.ended(self.now, limit);
             }
             if let Some(argument) = launch.arguments.first() {
-                let Watch { absent, touched } = self.watch;
+                let Watch {
+                    absent, touched, ..
+                } = self.watch;
                 self.accesses.observe(argument.function, absent, touched);
             }
             let world = &mut self.world;
             let mut slots = std::mem::take(&mut self.slots);
+            let mut left = Vec::new();
             collect(world, &launch.set, &mut slots);
-            for &(_, slot) in &slots {
-                world.used(slot, launch.position);
-                let block = world.blocks.get(slot);
-                let away = !block.holds_frame() && block.left < launch.position;
-                if world.probes && away && !block.dead() && !block.mapped {
-                    self.accesses
-                        .left_alone(launch.exec, block.id, &world.memory);
+            if world.probes {
+                left.extend(left_alone(world, &slots, launch.position));
+                for &id in &left {
+                    self.accesses.left_alone(launch.exec, id, &world.memory);
                 }
+            }
+            // Faults are known of the one alone that was the oldest.
+            let faulted = &self.watch.faulted;
+            let sampled = world.probes && passed == 1 && faulted.len() < FAULTED;
+            let needed = if sampled {
+                let touched = faulted.iter().filter(|&&id| launch.uses(id)).count();
+                Share::new(touched, left.len())
+            } else {
+                Share::ALL
+            };
+            for &(_, slot) in &slots {
+                world.used(slot, launch.position, needed);
+            }
+            if sampled {
+                collect(world, &launch.loose, &mut slots);
+                left.extend(left_alone(world, &slots, launch.position));
+                let scatter = &mut self.accesses.scatter;
+                scatter.observe(&launch.arguments, faulted, &left);
             }
             if !world.probes && world.enforce {
                 collect(world, &launch.loose, &mut slots);
                 for &(_, slot) in &slots {
-                    world.used(slot, launch.position);
+                    world.used(slot, launch.position, Share::ALL);
                 }
             }
             self.slots = slots;
@@ -363,6 +393,7 @@ impl Engine {
         self.watch = Watch {
             absent: absent.count() as u64,
             touched: 0,
+            faulted: Vec::new(),
         };
         let known = launch.sweep.is_some();
         self.world.blocks.set_running(launch.position);
@@ -394,7 +425,7 @@ impl Engine {
             return;
         };
         let (exec, position) = (front.exec, front.position);
-        let loose = covers(&front.loose, id);
+        let (loose, uses) = (covers(&front.loose, id), front.uses(id));
         let end = world.running_end.max(position);
         let running = || {
             world
@@ -428,13 +459,30 @@ impl Engine {
         if !expected {
             block.surprised = position * TICKS;
         }
-        if block.last_used < position && loose {
-            self.watch.touched += 1;
+        if block.last_used < position {
+            self.watch.touched += u64::from(loose);
+            if (loose || uses) && self.watch.faulted.len() < FAULTED {
+                self.watch.faulted.push(id);
+            }
         }
         block.last_used = block.last_used.max(position);
         self.world.blocks.set_content(slot, true);
         self.policy.faulted(&self.world, slot, exec);
     }
+}
+
+/// Of these blocks, those that were away while the launch at `position` ran and that it did
+/// not miss.
+fn left_alone<'a>(
+    world: &'a World,
+    slots: &'a [(u64, u32)],
+    position: u64,
+) -> impl Iterator<Item = BlockId> + 'a {
+    slots.iter().filter_map(move |&(_, slot)| {
+        let block = world.blocks.get(slot);
+        let away = !block.holds_frame() && block.left < position;
+        (away && !block.dead() && !block.mapped).then_some(block.id)
+    })
 }
 
 fn covers(set: &Set, id: BlockId) -> bool {

@@ -14,6 +14,7 @@ mod hash;
 mod identity;
 mod pace;
 mod policy;
+mod scatter;
 mod stats;
 mod units;
 mod usefulness;

@@ -15,7 +15,51 @@ pub(crate) struct Usefulness {
     pub wasted_bytes: u64,
 }
 
+/// How much of what a launch was taken to use it needed, as far as its absent blocks show:
+/// nobody sees accesses that hit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    touched: u64,
+    of: u64,
+}
+
+impl Share {
+    /// Nothing says that it did not need all.
+    pub(crate) const ALL: Self = Self { touched: 1, of: 1 };
+
+    /// Of the absent blocks it touched some and left the others alone. A few of the latter
+    /// say nothing.
+    pub(crate) fn new(touched: usize, left: usize) -> Self {
+        if left < Self::SAMPLE {
+            return Self::ALL;
+        }
+        let (touched, left) = (touched as u64, left as u64);
+        Self {
+            touched,
+            of: touched + left,
+        }
+    }
+
+    const SAMPLE: usize = 8;
+
+    fn of(self, bytes: u64) -> u64 {
+        bytes * self.touched / self.of
+    }
+}
+
 impl Usefulness {
+    /// These bytes were there, or came meanwhile if `late`, for a launch that needed such a
+    /// share of what it was taken to use.
+    pub(crate) fn came_to(&mut self, bytes: u64, needed: Share, late: bool) {
+        let helped = needed.of(bytes);
+        if late {
+            self.late(helped);
+        } else {
+            self.useful(helped);
+        }
+        self.wasted(bytes - helped);
+    }
+
     pub(crate) fn issued(&mut self, bytes: u64) {
         self.issued_bytes += bytes;
     }

@@ -15,11 +15,12 @@ pub(crate) mod progress;
 mod tests;
 pub(crate) mod window;
 
+use crate::Config;
 use crate::event::{Cause, Direction};
 use crate::policy::budget_reserve;
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Range, Seq, StreamId, TICKS};
-use crate::{Config, usefulness::Usefulness};
+use crate::usefulness::{Share, Usefulness};
 use block::{Blocks, Extent, Residency};
 use history::History;
 use memory::Memory;
@@ -250,8 +251,9 @@ impl World {
         block.mapped = block.residency == Residency::Host;
     }
 
-    /// A launch that used the block is over.
-    pub(crate) fn used(&mut self, slot: u32, position: u64) {
+    /// A launch that used the block is over. It needed such a share of what it was taken to
+    /// use.
+    pub(crate) fn used(&mut self, slot: u32, position: u64, needed: Share) {
         let (probes, remote) = (self.probes, self.remote);
         self.blocks.set_content(slot, true);
         let block = self.blocks.get_mut(slot);
@@ -260,15 +262,15 @@ impl World {
         if std::mem::take(&mut block.undecided) {
             // It did not fault since it left; where nobody would tell, that says nothing.
             if probes {
-                self.usefulness.useful(BLOCK_BYTES);
+                self.usefulness.came_to(BLOCK_BYTES, needed, false);
             } else {
                 self.usefulness.wasted(BLOCK_BYTES);
             }
         }
         let (residency, proven) = (block.residency, std::mem::take(&mut block.unproven));
         match residency {
-            Residency::MovingIn if proven => self.usefulness.late(BLOCK_BYTES),
-            _ if proven => self.usefulness.useful(BLOCK_BYTES),
+            Residency::MovingIn if proven => self.usefulness.came_to(BLOCK_BYTES, needed, true),
+            _ if proven => self.usefulness.came_to(BLOCK_BYTES, needed, false),
             Residency::Unpopulated | Residency::Host if remote => {
                 if !probes {
                     self.mapped_on_host(slot);

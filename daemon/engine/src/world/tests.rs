@@ -68,7 +68,7 @@ fn a_prefetched_block_that_leaves_during_its_launch_is_judged_by_no_estimate() {
 #[test]
 fn it_was_useful_if_its_launch_ends_without_a_fault_on_it() {
     let (mut world, slot) = evicted_meanwhile();
-    world.used(slot, 1);
+    world.used(slot, 1, Share::ALL);
     assert_eq!(judged(&world), (1, 0));
 }
 
@@ -76,7 +76,7 @@ fn it_was_useful_if_its_launch_ends_without_a_fault_on_it() {
 fn it_was_wasted_if_it_faults_after_all() {
     let (mut world, slot) = evicted_meanwhile();
     world.fault(BlockId(1));
-    world.used(slot, 1);
+    world.used(slot, 1, Share::ALL);
     assert_eq!(judged(&world), (0, 1));
 }
 
@@ -92,4 +92,13 @@ fn what_faults_unforeseen_is_expected_again_a_cycle_later() {
     world.blocks.get_mut(other).surprised = 2 * TICKS;
     assert_eq!(world.history.lag(), Some(4));
     assert_eq!(world.next_use(other), 6 * TICKS);
+}
+
+#[test]
+fn a_launch_that_leaves_most_of_its_absent_blocks_alone_did_not_need_what_was_there() {
+    let (mut world, slot) = evicted_meanwhile();
+    world.used(slot, 1, Share::new(10, 30));
+    let usefulness = &world.usefulness;
+    assert_eq!(usefulness.useful_bytes, BLOCK_BYTES / 4);
+    assert_eq!(usefulness.wasted_bytes, BLOCK_BYTES * 3 / 4);
 }

@@ -1,0 +1,152 @@
+//! Which arguments launches use only here and there: rows of tables, neighbours in graphs.
+//!
+//! Owns the evidence, by function and argument word: of the blocks that an argument was
+//! taken to mean and that were not on the device, how many faulted and how many were left
+//! alone. What lay on the device says nothing: nobody sees accesses that hit.
+//!
+//! A launch that comes again learns its own blocks, one by one (`access`). This is for those
+//! that never do: what their arguments mean can only be told from others of their kind.
+
+use crate::access::Argument;
+use crate::hash::Map;
+use crate::units::{BLOCK_BYTES, BlockId};
+
+/// Blocks from which it can be told.
+const EVIDENCE: u32 = 32;
+/// Evidence counts half as much when there is so much of it.
+const MEMORY: u32 = 1024;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    touched: u32,
+    left: u32,
+    scattered: bool,
+}
+
+impl Uses {
+    fn judge(&mut self) {
+        let all = self.touched + self.left;
+        if all < EVIDENCE {
+            return;
+        }
+        if self.touched * 2 < all {
+            self.scattered = true;
+        } else if self.touched * 8 >= all * 7 {
+            self.scattered = false;
+        }
+        if all >= MEMORY {
+            self.touched /= 2;
+            self.left /= 2;
+        }
+    }
+}
+
+/// What was seen of each function's arguments.
+#[derive(Debug)]
+pub(crate) struct Scatter {
+    words: Map<(u32, u32), Uses>,
+    limit: usize,
+}
+
+impl Scatter {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            words: Map::default(),
+            limit,
+        }
+    }
+
+    /// A launch with these pointers is over: of its absent blocks it touched some and left
+    /// the others alone.
+    pub(crate) fn observe(
+        &mut self,
+        arguments: &[Argument],
+        touched: &[BlockId],
+        left: &[BlockId],
+    ) {
+        if touched.is_empty() && left.is_empty() {
+            return;
+        }
+        let mut by_address: Vec<&Argument> = arguments.iter().collect();
+        by_address.sort_unstable_by_key(|argument| argument.address);
+        let word_of = |block: BlockId| {
+            let before =
+                by_address.partition_point(|argument| argument.address / BLOCK_BYTES <= block.0);
+            let argument = by_address.get(before.checked_sub(1)?)?;
+            Some((argument.function, argument.word))
+        };
+        for (blocks, faulted) in [(touched, true), (left, false)] {
+            for word in blocks.iter().filter_map(|&block| word_of(block)) {
+                if self.words.len() >= self.limit && !self.words.contains_key(&word) {
+                    continue;
+                }
+                let uses = self.words.entry(word).or_default();
+                uses.touched += u32::from(faulted);
+                uses.left += u32::from(!faulted);
+                uses.judge();
+            }
+        }
+    }
+
+    /// Launches of this function use what this word points to here and there.
+    pub(crate) fn is_scattered(&self, function: u32, word: u32) -> bool {
+        let uses = self.words.get(&(function, word));
+        uses.is_some_and(|uses| uses.scattered)
+    }
+
+    /// Estimated size of the table in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.words.len() * 32) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(numbers: std::ops::Range<u64>) -> Vec<BlockId> {
+        numbers.map(BlockId).collect()
+    }
+
+    fn arguments() -> [Argument; 2] {
+        [(1, 1_000), (0, 10)].map(|(word, block)| Argument {
+            function: 7,
+            word,
+            address: block * BLOCK_BYTES + 4096,
+        })
+    }
+
+    #[test]
+    fn an_argument_of_which_most_is_left_alone_is_scattered_and_the_others_are_not() {
+        let mut scatter = Scatter::new(100);
+        scatter.observe(&arguments(), &blocks(10..60), &blocks(1_000..1_040));
+        assert!(scatter.is_scattered(7, 1));
+        assert!(!scatter.is_scattered(7, 0));
+        assert!(!scatter.is_scattered(8, 1), "another function");
+    }
+
+    #[test]
+    fn a_few_blocks_tell_nothing() {
+        let mut scatter = Scatter::new(100);
+        scatter.observe(&arguments(), &[], &blocks(1_000..1_020));
+        assert!(!scatter.is_scattered(7, 1));
+    }
+
+    #[test]
+    fn it_is_so_no_longer_once_nearly_all_is_used() {
+        let mut scatter = Scatter::new(100);
+        scatter.observe(&arguments(), &[], &blocks(1_000..1_100));
+        assert!(scatter.is_scattered(7, 1));
+        for _ in 0..10 {
+            scatter.observe(&arguments(), &blocks(1_000..1_500), &[]);
+        }
+        assert!(!scatter.is_scattered(7, 1));
+    }
+
+    #[test]
+    fn the_table_keeps_its_limit() {
+        let mut scatter = Scatter::new(1);
+        scatter.observe(&arguments(), &blocks(10..60), &blocks(1_000..1_100));
+        assert_eq!(scatter.words.len(), 1);
+    }
+}
