@@ -10,6 +10,23 @@
 /* Copies of page tables and semaphores go through even when the rest is dropped. */
 #define DROPPED_FROM 8192
 
+/*
+ * The kernel's memcpy may be one string instruction, which QEMU emulates byte
+ * by byte.
+ */
+static void copy_words(void *to, const void *from, u64 bytes)
+{
+	u64 *target = to, i, words = bytes / 8;
+	const u64 *source = from;
+
+	if (((uintptr_t)to | (uintptr_t)from | bytes) & 7) {
+		memcpy(to, from, bytes);
+		return;
+	}
+	for (i = 0; i < words; i++)
+		WRITE_ONCE(target[i], source[i]);
+}
+
 static u64 joined(u32 high, u32 low)
 {
 	return ((u64)high << 32) | low;
@@ -95,7 +112,7 @@ static bool copy(struct channel *channel, bool from_virtual, bool to_virtual, u6
 		if (!from || !to)
 			return false;
 		part = min3(bytes, source_left, target_left);
-		memcpy(to, from, part);
+		copy_words(to, from, part);
 		source += part;
 		target += part;
 		bytes -= part;
