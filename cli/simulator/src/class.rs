@@ -216,6 +216,17 @@ pub trait LifetimePolicy {
     fn measure(&mut self) {}
 }
 
+/// Who makes room for a prefetch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Victim {
+    /// Whoever would make room for a fault.
+    AsForFault,
+    /// Nobody: the prefetch waits.
+    Nobody,
+    /// This block.
+    Block(Block),
+}
+
 /// Knows the whole future. Made from the [`Program`], see [`crate::policy`].
 pub trait FuturePolicy {
     /// Something happened.
@@ -224,6 +235,12 @@ pub trait FuturePolicy {
     /// As [`FaultPolicy::victim`].
     fn victim(&mut self, _desk: &Desk<'_>) -> Option<Block> {
         None
+    }
+
+    /// The same for a prefetch, under the `g10` machine's rules alone: they tell the two
+    /// apart.
+    fn victim_of_prefetch(&mut self, _desk: &Desk<'_>) -> Victim {
+        Victim::AsForFault
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::class::{AnyPolicy, EngineFigures};
 use crate::machine::Machine;
 use crate::model::{Played, Stopped, Totals, play};
-use crate::policy::Entry;
+use crate::policy::{Entry, Make};
 use crate::timeline::Timeline;
 use crate::trace::Program;
 use crate::units::Nanos;
@@ -88,8 +88,12 @@ pub fn run(
     let timeline = options.timeline.then(Timeline::new);
     let played = play(program, machine, &mut policy, options.lifetimes, timeline)?;
     let engine = match &policy {
-        AnyPolicy::Lifetime(policy) => policy.engine(),
-        AnyPolicy::Fault(_) | AnyPolicy::Launch(_) | AnyPolicy::Future(_) => None,
+        // Not where an oracle has one carry out its schedule.
+        AnyPolicy::Lifetime(policy) if matches!(entry.make, Make::Lifetime(_)) => policy.engine(),
+        AnyPolicy::Fault(_)
+        | AnyPolicy::Launch(_)
+        | AnyPolicy::Lifetime(_)
+        | AnyPolicy::Future(_) => None,
     };
     Ok(Outcome {
         iterations: iterations(program, &played),

@@ -52,6 +52,8 @@ pub struct Grid {
     pub memories: Vec<Memory>,
     /// The machine, but for its memory.
     pub machine: Machine,
+    /// Times of launches, as a multiple of the traces'.
+    pub compute_scale: f64,
     /// How each is run.
     pub options: run::Options,
     /// Where the only run's timeline goes.
@@ -92,12 +94,13 @@ pub fn pool(threads: Option<NonZeroUsize>) -> Result<rayon::ThreadPool> {
         .with_context(|| format!("cannot start {threads} threads (give a smaller --threads)"))
 }
 
-/// Reads a trace.
+/// Reads a trace whose launches take `scale` times as long.
 ///
 /// # Errors
 /// [`Usage`] with file, line and what is wrong.
-pub fn read(path: &Path) -> Result<Program> {
-    trace::read(path).map_err(|error| Usage(error.to_string()).into())
+pub fn read(path: &Path, scale: f64) -> Result<Program> {
+    let program = trace::read(path).map_err(|error| Usage(error.to_string()))?;
+    Ok(program.scaled(scale))
 }
 
 /// A machine with this much memory.
@@ -156,7 +159,7 @@ impl Grid {
     }
 
     fn trace(&self, path: &Path, progress: &Mutex<Progress>) -> Result<OfTrace> {
-        let program = read(path)?;
+        let program = read(path, self.compute_scale)?;
         let machines = self
             .memories
             .iter()

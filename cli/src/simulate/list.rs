@@ -14,7 +14,7 @@ pub fn class(make: &Make) -> &'static str {
         Make::Fault(_) => "faults",
         Make::Launch(_) => "launches",
         Make::Lifetime(_) => "lifetimes",
-        Make::Future(_) | Make::Search(_) => "future",
+        Make::Future(_) | Make::Search(_) | Make::Best(_) => "future",
     }
 }
 

@@ -96,6 +96,7 @@ fn grid(options: &SimulateOptions) -> Result<Grid> {
         policies,
         memories,
         machine,
+        compute_scale: options.costs.compute_scale(),
         options: run::Options {
             lifetimes: options.costs.lifetimes(),
             timeline: options.timeline.is_some(),

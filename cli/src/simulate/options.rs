@@ -105,9 +105,32 @@ pub struct CostOptions {
     /// Most faults in a batch; a fault is 64 KiB [default: 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub fault_batch: Option<u32>,
+    /// Further cost for each block in a batch of faults, microseconds [default: 0]
+    #[arg(long, value_name = "US", value_parser = micros)]
+    pub fault_block_us: Option<Nanos>,
+    /// Missing blocks that a launch's accesses in flight can fault on at once [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub fault_blocks: Option<u32>,
+    /// Parts of 64 KiB that they can fault on at once [default: 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub fault_leaves: Option<u32>,
+    /// Threshold of the driver's density prefetch, percent of a region of a block
+    /// [default: 51]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub density: Option<u32>,
     /// Cost of one prefetch, evict or discard call, microseconds [default: 5]
     #[arg(long, value_name = "US", value_parser = micros)]
     pub call_us: Option<Nanos>,
+    /// Time from one launch of the host to its next, microseconds [default: 0]
+    #[arg(long, value_name = "US", value_parser = micros)]
+    pub launch_us: Option<Nanos>,
+    /// Most launches that the host runs ahead of the device [default: 1022]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub launch_queue: Option<u32>,
+    /// A launch takes this many times as long as in the trace, for a slower or faster device
+    /// [default: 1]
+    #[arg(long, value_name = "FACTOR", value_parser = factor)]
+    pub compute_scale: Option<f64>,
     /// Whether policies and bounds know what the framework's allocator hands out and takes
     /// back
     #[arg(long, value_enum, default_value_t = Lifetimes::On)]
@@ -210,7 +233,18 @@ impl CostOptions {
     pub fn apply(&self, machine: &mut Machine) {
         set(&mut machine.fault, self.fault_us);
         set(&mut machine.fault_batch, self.fault_batch);
+        set(&mut machine.fault_block, self.fault_block_us);
+        set(&mut machine.fault_blocks, self.fault_blocks);
+        set(&mut machine.fault_leaves, self.fault_leaves);
+        set(&mut machine.density, self.density);
         set(&mut machine.call, self.call_us);
+        set(&mut machine.launch, self.launch_us);
+        set(&mut machine.launch_queue, self.launch_queue);
+    }
+
+    /// Times of launches, as a multiple of the trace's.
+    pub fn compute_scale(&self) -> f64 {
+        self.compute_scale.unwrap_or(1.0)
     }
 
     /// Lifetimes are seen.
@@ -229,6 +263,13 @@ fn ratio(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(ratio) if (0.01..=1024.0).contains(&ratio) => Ok(ratio),
         _ => Err("must be a number from 0.01 to 1024, for example 1.5".to_owned()),
+    }
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if (0.001..=1000.0).contains(&factor) => Ok(factor),
+        _ => Err("must be a number from 0.001 to 1000, for example 1.5".to_owned()),
     }
 }
 
@@ -262,6 +303,10 @@ mod tests {
         assert_eq!(machine.fault_batch, 256);
         assert_eq!(machine.call, Nanos::from_micros(5));
         assert_eq!(machine.host_bytes, None);
+        assert_eq!(machine.fault_block, Nanos(0));
+        assert_eq!((machine.fault_blocks, machine.fault_leaves), (4, 32));
+        assert_eq!(machine.density, 51);
+        assert_eq!((machine.launch, machine.launch_queue), (Nanos(0), 1022));
     }
 
     #[test]

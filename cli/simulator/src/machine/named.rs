@@ -11,7 +11,14 @@ const GIB: u64 = 1 << 30;
 const FAULT: Nanos = Nanos::from_micros(45);
 /// Faults in a batch (`uvm_perf_fault_batch_count`, uvm_gpu_replayable_faults.c).
 const FAULT_BATCH: u32 = 256;
-/// A prefetch call: ioctl, locks, page tables.
+/// Missing blocks that the accesses of a launch in flight meet at once. A choice: kernels walk
+/// few places at a time, and each unit's faults come by themselves.
+const FAULT_BLOCKS: u32 = 4;
+/// Parts of 64 KiB that they fault on at once. A choice: one block's. A full batch of faults
+/// on consecutive 4 KiB pages is 16 of them, one on scattered pages up to 256.
+const FAULT_LEAVES: u32 = 32;
+/// A prefetch call: ioctl, locks, page tables (UVM_MIGRATE, uvm_migrate.c; the time is a
+/// choice, to be measured by `oversub bench` on a machine with a GPU).
 const CALL: Nanos = Nanos::from_micros(5);
 /// `uvm_perf_prefetch_threshold` (uvm_perf_prefetch.c).
 const DENSITY: u32 = 51;
@@ -30,7 +37,10 @@ pub struct Named {
     link_total: Option<u64>,
 }
 
-/// All of them. Rates are pinned copies' best, bytes per second, so that bounds hold.
+/// All of them. Rates are pinned copies' best, bytes per second, so that bounds hold: 15.754
+/// GB/s is PCIe 3 x16 after its encoding (8 GT/s x 16 x 128/130, what G10 takes), 12 GB/s
+/// what DeepUM's and SwapAdvisor's PCIe 3 gave; 55 GB/s is what copies reach of the 63 GB/s of
+/// PCIe 5 x16. Memory is the data sheet's.
 pub const MACHINES: &[Named] = &[
     Named {
         name: "a100-40g",
@@ -101,8 +111,8 @@ impl Named {
             fault: if g10 { Nanos(0) } else { FAULT },
             fault_block: Nanos(0),
             fault_batch: FAULT_BATCH,
-            fault_blocks: 4,
-            fault_leaves: 32,
+            fault_blocks: FAULT_BLOCKS,
+            fault_leaves: FAULT_LEAVES,
             density: DENSITY,
             launch: Nanos(0),
             launch_queue: LAUNCH_QUEUE,

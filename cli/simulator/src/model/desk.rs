@@ -51,6 +51,7 @@ pub(super) trait State: std::fmt::Debug {
     fn drop_content(&mut self, piece: Piece);
     fn wake(&mut self, at: Nanos);
     fn density(&mut self, on: bool);
+    fn drop_unwritten(&mut self);
 }
 
 impl State for Model<'_> {
@@ -130,6 +131,10 @@ impl State for Model<'_> {
 
     fn density(&mut self, on: bool) {
         self.density = on;
+    }
+
+    fn drop_unwritten(&mut self) {
+        self.drops_unwritten = true;
     }
 }
 
@@ -286,6 +291,13 @@ impl<'a> Desk<'a> {
     /// `uvm_perf_prefetch_enable`); on unless switched off.
     pub fn set_density(&mut self, on: bool) {
         self.model.density(on);
+    }
+
+    /// From now on a victim's parts that were populated and not written yet are dropped, not
+    /// copied out, and what the running launch loses comes back before its end: for systems
+    /// that know when content is born. Only the `g10` machine's rules have it.
+    pub fn drop_unwritten(&mut self) {
+        self.model.drop_unwritten();
     }
 
     fn order(&mut self, wants: impl Iterator<Item = (Block, Want)>) -> Ticket {

@@ -1,7 +1,7 @@
 //! The order of events: plays a program through the model under a policy.
 
 use crate::class::{
-    AnyPolicy, DriverNotice, FutureNotice, LaunchNotice, LaunchRecord, LifetimeNotice, Seq,
+    AnyPolicy, DriverNotice, FutureNotice, LaunchNotice, LaunchRecord, LifetimeNotice, Seq, Victim,
 };
 use crate::machine::{Machine, Rules};
 use crate::timeline::{Stall, Timeline};
@@ -431,6 +431,15 @@ impl Run<'_, '_, '_> {
 
 /// Which block leaves: the policy's choice where it has one that can, else the driver's.
 fn victim(policy: &mut AnyPolicy<'_>, model: &mut Model<'_>) -> Option<Block> {
+    let prefetch = model.artifact.room_for_prefetch;
+    let desk = Desk::new(model);
+    if prefetch && let AnyPolicy::Future(policy) = policy {
+        match policy.victim_of_prefetch(&desk) {
+            Victim::AsForFault => {}
+            Victim::Nobody => return None,
+            Victim::Block(block) => return Some(block).filter(|block| model.evictable(*block)),
+        }
+    }
     let desk = Desk::new(model);
     let chosen = match policy {
         AnyPolicy::Fault(policy) => policy.victim(&desk),

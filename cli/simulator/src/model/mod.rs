@@ -112,6 +112,8 @@ pub(crate) struct Model<'p> {
     lane_out: Lane,
     /// The driver's density prefetch is on.
     density: bool,
+    /// Parts of a victim that no launch has written are dropped.
+    drops_unwritten: bool,
     /// An eviction has been begun for the prefetch at the head of its lane.
     head_evicts: bool,
     /// Evictions under way for the fault being served.
@@ -146,6 +148,7 @@ impl<'p> Model<'p> {
             lane_in: Lane::new(machine.link_in),
             lane_out: Lane::new(machine.link_out),
             density: true,
+            drops_unwritten: false,
             head_evicts: false,
             service_evicts: false,
             host_bytes: 0,
@@ -510,7 +513,7 @@ impl<'p> Model<'p> {
         let bytes = transfer.leaves.bytes();
         let on_ssd = std::mem::take(&mut state.on_ssd);
         let allocated = state.allocated;
-        if !on_ssd {
+        if !on_ssd && self.machine.rules == Rules::Uvm {
             self.host_bytes = self.host_bytes.saturating_sub(leaves.bytes());
         }
         if allocated {

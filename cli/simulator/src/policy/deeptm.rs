@@ -4,6 +4,9 @@
 //! device, and moves pages of a tensor together because one large migration is cheaper than
 //! many faults.
 //!
+//! Written from summaries: the paper itself was not at hand, so what is said of it above is
+//! all that is taken from it.
+//!
 //! Choices: its learned (reinforcement) chooser is its own integer program's rule, longest
 //! reuse distance first; a period that lies beside another with the same next use is moved
 //! in one call with it, in address order, up to [`RUN`] blocks a call; a run comes back when

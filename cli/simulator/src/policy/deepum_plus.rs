@@ -8,13 +8,15 @@
 //!
 //! Choices: content that dies and is born anew at the same place within the window (the
 //! artifact reuses no address) is populated by a fault; arrivals alone order the blocks, so operands that are there already are not
-//! touched; under nvidia-uvm's rules dead content is dropped when it dies (the artifact
-//! drops it when it is the oldest, and so does the `g10` machine).
+//! touched; under nvidia-uvm's rules dead content is dropped when it dies, and room is made
+//! ahead for all that was asked for. On the `g10` machine it is as in the artifact: content
+//! that is dead or not born yet is dropped when it is the oldest, a victim leaves only when
+//! what takes its place comes, and what the running launch loses comes back before its end.
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::class::{Desk, DriverNotice, Future, FutureNotice, FuturePolicy, Ticket};
-use crate::machine::Machine;
+use crate::class::{Desk, DriverNotice, Future, FutureNotice, FuturePolicy, Ticket, Victim};
+use crate::machine::{Machine, Rules};
 use crate::model::{Place, Room};
 use crate::trace::{Block, Launch, Piece, Program};
 
@@ -26,8 +28,10 @@ pub(super) const ENTRY: Entry = Entry {
     make: Make::Future(make),
 };
 
-fn make<'p>(_: &Machine, future: Future<'p>) -> Box<dyn FuturePolicy + 'p> {
-    Box::new(DeepUmPlus::new(future.program))
+fn make<'p>(machine: &Machine, future: Future<'p>) -> Box<dyn FuturePolicy + 'p> {
+    let mut policy = DeepUmPlus::new(future.program);
+    policy.artifact = machine.rules == Rules::G10;
+    Box::new(policy)
 }
 
 /// Launches of look-ahead (`prefetch_degree`).
@@ -56,6 +60,8 @@ struct DeepUmPlus<'p> {
     stalled: bool,
     pieces: Vec<Piece>,
     blocks: Vec<Block>,
+    /// The artifact's rules: a victim leaves when what takes its place comes, not before.
+    artifact: bool,
 }
 
 impl<'p> DeepUmPlus<'p> {
@@ -75,6 +81,7 @@ impl<'p> DeepUmPlus<'p> {
             stalled: false,
             pieces: Vec::new(),
             blocks: Vec::new(),
+            artifact: false,
         }
     }
 
@@ -123,6 +130,17 @@ impl<'p> DeepUmPlus<'p> {
                 }
             }
         }
+        if self.artifact {
+            for piece in &self.pieces {
+                self.waiting[piece.block.index()] = false;
+            }
+            for block in &self.blocks {
+                self.waiting[block.index()] = false;
+            }
+            desk.populate(&self.pieces, Room::Take);
+            desk.prefetch(&self.blocks, Room::Take);
+            return;
+        }
         let (waiting, count) = (&self.waiting, &mut self.waiting_count);
         let mut remember = |ticket, blocks: &mut dyn Iterator<Item = Block>| {
             let blocks: Vec<Block> = blocks.filter(|block| waiting[block.index()]).collect();
@@ -141,7 +159,7 @@ impl<'p> DeepUmPlus<'p> {
 
     /// Orders out as many blocks as there are waiting ones without a frame in sight.
     fn make_room(&mut self, desk: &mut Desk<'_>) {
-        if self.stalled {
+        if self.stalled || self.artifact {
             return;
         }
         let mut victims = Vec::new();
@@ -210,7 +228,10 @@ impl<'p> DeepUmPlus<'p> {
 impl FuturePolicy for DeepUmPlus<'_> {
     fn notice(&mut self, notice: FutureNotice<'_>, desk: &mut Desk<'_>) {
         match notice {
-            FutureNotice::Begin => desk.set_density(false),
+            FutureNotice::Begin => {
+                desk.set_density(false);
+                desk.drop_unwritten();
+            }
             FutureNotice::Starting(launch) => self.starting(launch.0, desk),
             FutureNotice::Finished(launch) => {
                 for access in self.program.accesses(launch) {
@@ -219,6 +240,19 @@ impl FuturePolicy for DeepUmPlus<'_> {
             }
             FutureNotice::Dead(pieces) => desk.discard(pieces),
             FutureNotice::Driver(notice) => self.driver(notice, desk),
+        }
+    }
+
+    fn victim_of_prefetch(&mut self, desk: &Desk<'_>) -> Victim {
+        if self.stalled {
+            return Victim::Nobody;
+        }
+        match self.next_victim(desk) {
+            Some(block) => Victim::Block(block),
+            None => {
+                self.stalled = true;
+                Victim::Nobody
+            }
         }
     }
 }

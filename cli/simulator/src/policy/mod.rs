@@ -40,6 +40,7 @@ mod zero_offload;
 use crate::class::{AnyPolicy, Future};
 use crate::machine::Machine;
 use crate::trace::Program;
+use crate::units::BLOCK_BYTES;
 
 /// How a policy is made for a run. The first three kinds cannot look at the trace.
 #[derive(Clone, Copy)]
@@ -54,6 +55,8 @@ pub enum Make {
     Future(for<'p> fn(&Machine, Future<'p>) -> Box<dyn crate::class::FuturePolicy + 'p>),
     /// Of the future class, with a plan searched at random from a seed.
     Search(for<'p> fn(&Machine, Future<'p>, u64) -> Box<dyn crate::class::FuturePolicy + 'p>),
+    /// Of the future class, and perhaps carried out by a policy of another class.
+    Best(for<'p> fn(&Machine, Future<'p>, u64) -> AnyPolicy<'p>),
 }
 
 /// One line of the table.
@@ -105,14 +108,31 @@ impl Entry {
         seed: u64,
     ) -> AnyPolicy<'p> {
         let future = Future { program, lifetimes };
+        if self.plans() && fits(machine, program) {
+            // Whoever plans from the whole future sees that there is nothing to plan.
+            return driver::ENTRY.policy(machine, program, lifetimes, seed);
+        }
         match self.make {
             Make::Fault(make) => AnyPolicy::Fault(make(machine)),
             Make::Launch(make) => AnyPolicy::Launch(make(machine)),
             Make::Lifetime(make) => AnyPolicy::Lifetime(make(machine)),
             Make::Future(make) => AnyPolicy::Future(make(machine, future)),
             Make::Search(make) => AnyPolicy::Future(make(machine, future, seed)),
+            Make::Best(make) => make(machine, future, seed),
         }
     }
+}
+
+impl Entry {
+    /// Of the future class.
+    fn plans(&self) -> bool {
+        matches!(self.make, Make::Future(_) | Make::Search(_) | Make::Best(_))
+    }
+}
+
+/// All that the program ever populates at once has a frame.
+fn fits(machine: &Machine, program: &Program) -> bool {
+    program.footprint_bytes().div_ceil(BLOCK_BYTES) <= machine.memory_bytes / BLOCK_BYTES
 }
 
 /// The policy of this name.

@@ -5,10 +5,15 @@
 //! directions of the link at once (bidirectional overlap); between devices that share a
 //! link, no two hold the token of one direction (disjoint swapping).
 //!
+//! Written from summaries: the paper itself was not at hand, so what is said of it above is
+//! all that is taken from it.
+//!
 //! Choices: one device, so the tokens are its own: the next tensor of a direction is ordered
 //! when the one before has arrived. A period whose swap-in was not begun before its launch
 //! comes ahead of the others, as an operand that the eager framework needs now. Its
-//! alternative choice by integer program is not built: the paper's default is reuse distance.
+//! alternative choice by integer program is not built. How far ahead a tensor comes back, how
+//! much room is kept for births ([`SPARE`]) and how prefetches that do not fit are delayed
+//! are ours: latest moment in time, then as early as there is room, as for `g10`.
 
 use std::collections::VecDeque;
 
@@ -40,7 +45,7 @@ fn make<'p>(machine: &Machine, future: Future<'p>) -> Box<dyn FuturePolicy + 'p>
     let line = u32::try_from(frames).unwrap_or(u32::MAX);
     let chosen = relieve(&gaps, by_reuse(&gaps), &times, line);
     let timed = latest(&gaps, chosen, &mut Way::link(machine, &times));
-    let script = script(&gaps, &hasten(&gaps, timed, line));
+    let script = script(&gaps, &hasten(&gaps, timed, Vec::new(), line));
     Box::new(Tmof {
         furthest: Furthest::new(future.program),
         gaps,

@@ -254,6 +254,15 @@ impl Program {
         }
     }
 
+    /// The same program on a device that takes `factor` times as long for each launch.
+    /// Times are rounded to nanoseconds.
+    pub fn scaled(mut self, factor: f64) -> Self {
+        for launch in &mut self.launches {
+            launch.time = Nanos((launch.time.0 as f64 * factor).round() as u64);
+        }
+        self
+    }
+
     /// Duration of some launches with everything resident.
     pub fn ideal(&self, launches: Range<u32>) -> Nanos {
         let range = launches.start as usize..launches.end as usize;

@@ -3,8 +3,8 @@
 use crate::class::{AnyPolicy, Desk, FutureNotice, FuturePolicy};
 use crate::machine::{self, Machine, Ssd};
 use crate::model::{Room, Totals, play};
-use crate::trace::{Block, Launch, LaunchSpec, Program, ProgramBuilder};
-use crate::units::{BLOCK_BYTES, Nanos, Rate, Region};
+use crate::trace::{Block, Launch, LaunchSpec, Piece, Program, ProgramBuilder};
+use crate::units::{BLOCK_BYTES, Leaves, Nanos, Rate, Region};
 
 const BASE: u64 = 1 << 32;
 
@@ -155,4 +155,58 @@ fn a_prefetch_that_waits_for_room_takes_it_when_its_launch_runs() {
     });
     assert_eq!(time, 1200 + 1200 + 1000);
     assert_eq!(totals.bytes_in, BLOCK_BYTES);
+}
+
+#[test]
+fn what_no_launch_has_written_leaves_without_a_transfer_where_births_are_known() {
+    let program = program(&[(1000, &[], &[blocks(8, 1)]), (1000, &[], &[blocks(9, 1)])]);
+    for (known, out) in [(true, 0), (false, BLOCK_BYTES)] {
+        let (_, totals) = played(&program, &machine(2), |notice, desk| match notice {
+            FutureNotice::Begin if known => desk.drop_unwritten(),
+            FutureNotice::Starting(Launch(0)) => {
+                let whole = Piece {
+                    block: Block(0),
+                    leaves: Leaves::ALL,
+                };
+                desk.populate(&[whole], Room::Take);
+            }
+            _ => {}
+        });
+        assert_eq!(totals.bytes_out, out);
+    }
+}
+
+#[test]
+fn what_the_running_launch_loses_comes_back_before_its_end_where_births_are_known() {
+    // Block 1 is the oldest when block 0 comes back, and both are needed.
+    let program = program(&[
+        (1000, &[], &[blocks(0, 2)]),
+        (1000, &[], &[blocks(2, 1)]),
+        (1000, &[blocks(0, 2)], &[]),
+    ]);
+    for (known, brought) in [(true, 2), (false, 1)] {
+        let (_, totals) = played(&program, &machine(2), |notice, desk| {
+            if known && matches!(notice, FutureNotice::Begin) {
+                desk.drop_unwritten();
+            }
+        });
+        assert_eq!(totals.bytes_in, brought * BLOCK_BYTES);
+    }
+}
+
+#[test]
+fn a_block_that_comes_leaves_its_place_on_a_full_host_to_the_next_that_goes() {
+    // Blocks 2 and 3 make room for 0 and 1, which fill the host: the first goes to the SSD.
+    let program = program(&[
+        (1000, &[], &[blocks(0, 2)]),
+        (1000, &[], &[blocks(2, 2)]),
+        (10, &[blocks(0, 2)], &[]),
+    ]);
+    let machine = Machine {
+        host_bytes: Some(2 * BLOCK_BYTES),
+        ..machine(2)
+    };
+    let (time, totals) = played(&program, &machine, nothing);
+    assert_eq!(time, 1200 + 1200 + 500 + 100 + 100);
+    assert_eq!(totals.bytes_out, 4 * BLOCK_BYTES);
 }

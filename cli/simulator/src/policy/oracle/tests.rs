@@ -58,19 +58,24 @@ fn opt_is_ideal_where_everything_fits() {
 }
 
 #[test]
-fn no_policy_of_the_driver_beats_opt() {
+fn no_policy_is_a_percent_faster_than_opt() {
+    let mut faster = Vec::new();
     for family in Family::ALL {
         let program = family.program(&shape(false)).unwrap();
-        let best = played(&program, 160, "opt", true).steady().time;
-        for name in ["ondemand", "driver", "belady"] {
-            assert!(POLICIES.iter().any(|entry| entry.name == name));
-            let time = played(&program, 160, name, true).steady().time;
-            assert!(
-                best.0 <= time.0 + time.0 / 100,
-                "{family:?}: {best:?}, {name} {time:?}"
-            );
+        for lifetimes in [true, false] {
+            let best = played(&program, 160, "opt", lifetimes).steady().time;
+            for entry in POLICIES {
+                let time = played(&program, 160, entry.name, lifetimes).steady().time;
+                if best.0 > time.0 + time.0 / 100 {
+                    faster.push(format!(
+                        "{family:?}, lifetimes {lifetimes}: opt {best:?}, {} {time:?}",
+                        entry.name
+                    ));
+                }
+            }
         }
     }
+    assert!(faster.is_empty(), "{}", faster.join("\n"));
 }
 
 #[test]

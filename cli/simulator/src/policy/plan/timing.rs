@@ -138,10 +138,16 @@ pub(in crate::policy) fn latest(gaps: &Gaps, mut chosen: Vec<u32>, way: &mut Way
 }
 
 /// Moves each prefetch from its latest safe launch to the earliest from which the estimate
-/// of the device's use stays within the line. The most urgent first.
-pub(in crate::policy) fn hasten(gaps: &Gaps, mut chosen: Vec<Timed>, line: u32) -> Vec<Timed> {
+/// of the device's use stays within the line. The most urgent first. Those that are `fixed`
+/// stay where they are; all are returned.
+pub(in crate::policy) fn hasten(
+    gaps: &Gaps,
+    mut chosen: Vec<Timed>,
+    fixed: Vec<Timed>,
+    line: u32,
+) -> Vec<Timed> {
     let mut levels = Levels::new(gaps.occupied().iter().map(|&frames| i64::from(frames)));
-    for one in &chosen {
+    for one in chosen.iter().chain(&fixed) {
         let frames = i64::from(gaps.list()[one.gap as usize].frames());
         levels.add(one.gone + 1, one.begin, -frames);
     }
@@ -156,6 +162,7 @@ pub(in crate::policy) fn hasten(gaps: &Gaps, mut chosen: Vec<Timed>, line: u32) 
         levels.add(begin, one.begin, frames);
         one.begin = begin;
     }
+    chosen.extend(fixed);
     chosen
 }
 
