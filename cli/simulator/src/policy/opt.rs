@@ -26,9 +26,9 @@ use crate::units::{BLOCK_BYTES, Nanos};
 /// Missing blocks that a plan without foresight brings ahead of their use, as `belady`.
 const AHEAD: u32 = 32;
 
-/// The systems whose schedules are tried where ours might be beaten: each is the fastest of
-/// all policies on some of our traces.
-const RIVALS: [&str; 8] = [
+/// The systems whose schedules are tried where ours might be beaten: those that come closest
+/// to the bound on recorded traces.
+pub(super) const RIVALS: [&str; 8] = [
     "foresight",
     "flashneuron",
     "autoswap",
