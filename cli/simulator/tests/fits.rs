@@ -9,7 +9,7 @@ use oversub_sim::units::BLOCK_BYTES;
 use oversub_sim::{machine, policy};
 
 fn played(program: &Program, name: &str, lifetimes: bool) -> Outcome {
-    let mut machine = machine::named(machine::DEFAULT).unwrap();
+    let mut machine = machine::named(machine::DEFAULT).expect("the default is named");
     // Some policies give pages to all that is obtained, touched or not.
     machine.memory_bytes = program.blocks() as u64 * BLOCK_BYTES;
     let options = Options {
@@ -18,7 +18,8 @@ fn played(program: &Program, name: &str, lifetimes: bool) -> Outcome {
         seed: 0,
         engine_cost: false,
     };
-    run(program, &machine, policy::named(name).unwrap(), options).unwrap()
+    let entry = policy::named(name).expect("the policy is named");
+    run(program, &machine, entry, options).expect("nothing is lost")
 }
 
 fn programs() -> impl Iterator<Item = Program> {
@@ -29,7 +30,7 @@ fn programs() -> impl Iterator<Item = Program> {
                 blocks: 96,
                 ..Shape::default()
             };
-            family.program(&shape).unwrap()
+            family.program(&shape).expect("can be built")
         })
     })
 }
