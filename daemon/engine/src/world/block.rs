@@ -150,9 +150,9 @@ pub(crate) struct Block {
     pub surprised: u64,
     /// Came by a prefetch and was not used since.
     pub unproven: bool,
-    /// Came by a prefetch and left while a launch that uses it ran: whether that had used it
-    /// by then shows only at its end.
-    pub undecided: bool,
+    /// How often it came by a prefetch and left while a launch that uses it ran: whether that
+    /// had used it by then shows only at its end.
+    pub undecided: u8,
     /// A command on it was refused: it is left alone until it is used again.
     pub refused: bool,
     /// Launches access it on the host without a fault.
@@ -277,7 +277,7 @@ impl Blocks {
             uses: Uses::default(),
             surprised: 0,
             unproven: false,
-            undecided: false,
+            undecided: 0,
             refused: false,
             mapped: false,
             changed: false,

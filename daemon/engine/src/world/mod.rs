@@ -129,9 +129,10 @@ impl World {
         };
         for id in tracked.blocks() {
             if let Some(block) = self.blocks.remove(id)
-                && (block.unproven || block.undecided)
+                && (block.unproven || block.undecided > 0)
             {
-                self.usefulness.wasted(BLOCK_BYTES);
+                let times = u64::from(block.unproven) + u64::from(block.undecided);
+                self.usefulness.wasted(BLOCK_BYTES * times);
             }
         }
     }
@@ -232,10 +233,9 @@ impl World {
             block.unproven = false;
             self.usefulness.late(BLOCK_BYTES);
         }
-        if std::mem::take(&mut block.undecided) {
-            // It left before it was used.
-            self.usefulness.wasted(BLOCK_BYTES);
-        }
+        // It left before it was used.
+        let undecided = u64::from(std::mem::take(&mut block.undecided));
+        self.usefulness.wasted(BLOCK_BYTES * undecided);
         if self.remote {
             self.mapped_on_host(slot);
         }
@@ -259,12 +259,14 @@ impl World {
         let block = self.blocks.get_mut(slot);
         block.last_used = position;
         block.refused = false;
-        if std::mem::take(&mut block.undecided) {
+        let undecided = u64::from(std::mem::take(&mut block.undecided));
+        if undecided > 0 {
             // It did not fault since it left; where nobody would tell, that says nothing.
             if probes {
-                self.usefulness.came_to(BLOCK_BYTES, needed, false);
+                self.usefulness
+                    .came_to(BLOCK_BYTES * undecided, needed, false);
             } else {
-                self.usefulness.wasted(BLOCK_BYTES);
+                self.usefulness.wasted(BLOCK_BYTES * undecided);
             }
         }
         let (residency, proven) = (block.residency, std::mem::take(&mut block.unproven));
@@ -292,7 +294,11 @@ impl World {
         let begun = self.floor() * TICKS;
         let used = self.blocks.get(slot).uses.at_or_after(begun);
         if used.is_some_and(|used| used < (self.running_end + 1) * TICKS) {
-            self.blocks.get_mut(slot).undecided = true;
+            let block = self.blocks.get_mut(slot);
+            match block.undecided.checked_add(1) {
+                Some(times) => block.undecided = times,
+                None => self.usefulness.wasted(BLOCK_BYTES),
+            }
         } else {
             self.usefulness.wasted(BLOCK_BYTES);
         }

@@ -102,3 +102,17 @@ fn a_launch_that_leaves_most_of_its_absent_blocks_alone_did_not_need_what_was_th
     assert_eq!(usefulness.useful_bytes, BLOCK_BYTES / 4);
     assert_eq!(usefulness.wasted_bytes, BLOCK_BYTES * 3 / 4);
 }
+
+#[test]
+fn each_time_that_it_comes_and_leaves_is_judged() {
+    let (mut world, slot) = evicted_meanwhile();
+    let (mut stats, mut commands) = (Stats::default(), Vec::new());
+    for operation in [Operation::Prefetch, Operation::Evict] {
+        world.order(Micros(2), operation, slot, &mut stats, &mut commands);
+        let queue = [Queue::In, Queue::Out][usize::from(operation == Operation::Evict)];
+        let done = world.orders.complete(Micros(3), queue, 2);
+        world.settle(done.expect("it was ordered"), false);
+    }
+    world.used(slot, 1, Share::ALL);
+    assert_eq!(judged(&world), (2, 0));
+}
