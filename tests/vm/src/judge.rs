@@ -1,13 +1,16 @@
 //! Decides whether a guest's answer is as it must be.
 
 use oversub_vm::combination::Combination;
-use oversub_vm::plan::{Answer, FaultCounts, Outcome, Plan};
+use oversub_vm::plan::{Answer, FaultCounts, Outcome, Plan, ProbeCounts, Work};
 
+use crate::probed;
 use crate::product;
 use crate::report::Verdict;
 
 /// The round whose counts are reported.
 pub const COUNTS: &str = "counts, pascal";
+/// The round whose counts by probes are reported.
+pub const PROBES: &str = "probes";
 /// The round in which data must be found wrong.
 pub const CONTROL: &str = "negative control";
 /// The programs whose figures are reported.
@@ -71,6 +74,7 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
             .map(|line| format!("kernel: {line}")),
     );
     let mut reported = FaultCounts::default();
+    let mut observed = ProbeCounts::default();
     for round in &answer.rounds {
         let name = &round.name;
         match &round.outcome {
@@ -86,6 +90,23 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
                 wrong.push(format!("{name}: its result is wrong"));
             }
             Ok(Outcome::Program(_)) => {}
+            Ok(Outcome::Probes(counts)) => {
+                let load = plan.rounds.iter().find_map(|planned| match &planned.work {
+                    Work::Probes(load) if planned.name == *name => Some(load),
+                    _ => None,
+                });
+                match load {
+                    Some(load) => wrong.extend(
+                        probed::wrong_with(load, counts)
+                            .into_iter()
+                            .map(|what| format!("{name}: {what}")),
+                    ),
+                    None => wrong.push(format!("{name}: not planned")),
+                }
+                if name == PROBES {
+                    observed = **counts;
+                }
+            }
             Ok(Outcome::Faults(counts)) => {
                 wrong.extend(
                     faults_with(counts)
@@ -104,6 +125,14 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
             reported.procfs
         ));
     }
+    if plan.rounds.iter().any(|round| round.name == PROBES)
+        && observed.probes.faults < FEWEST_FAULTS
+    {
+        wrong.push(format!(
+            "only {} faults by probes, {FEWEST_FAULTS} are wanted",
+            observed.probes.faults
+        ));
+    }
     let products = PROGRAMS.iter().filter_map(|program| {
         product::figures(plan, &answer, program).map(|figures| (*program, figures))
     });
@@ -115,6 +144,7 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
         boot_seconds: answer.boot_seconds,
         rounds: answer.rounds,
         counts: reported,
+        observed,
         passed: wrong.is_empty(),
         wrong,
     }

@@ -2,6 +2,7 @@
 //! installs what it needs and calls it.
 
 mod judge;
+mod probed;
 mod product;
 mod report;
 
@@ -20,8 +21,8 @@ use oversub_vm::kernel::KernelTree;
 use oversub_vm::modules::{self, Modules};
 use oversub_vm::packages::{Apt, Suite, Unavailable};
 use oversub_vm::plan::{
-    DAEMON_CONFIG_PATH, FaultLoad, MODULES_PATH, PLAN_PATH, PROGRAMS_PATH, Plan, ProgramLoad,
-    Round, Steering, Work,
+    DAEMON_CONFIG_PATH, FaultLoad, MODULES_PATH, PLAN_PATH, PROGRAMS_PATH, Plan, ProbeLoad,
+    ProgramLoad, Round, Steering, Work,
 };
 
 use crate::report::Verdict;
@@ -173,6 +174,8 @@ fn one(options: &Options, combination: Combination) -> Result<Verdict> {
     let path = folder.join("image.cpio");
     let mut image = Image::create(&path)?;
     let mut plan = fault_plan();
+    plan.rounds
+        .extend(probe_rounds(combination, &modules.version));
     image.add_linked("/init", &options.programs.join("oversub-guest"))?;
     if options.product {
         plan.rounds.extend(product_rounds());
@@ -219,6 +222,59 @@ fn fault_plan() -> Plan {
             round(judge::CONTROL, Model::Pascal, true, 16384),
         ],
     }
+}
+
+/// The product's probes: as they are, on a driver that is loaded anew under them, with the
+/// layouts of other drivers, and where the module has BTF attached by it.
+fn probe_rounds(combination: Combination, driver: &str) -> Vec<Round> {
+    let round = |name: &str, load| Round {
+        name: name.to_owned(),
+        model: Model::Pascal,
+        memory_mib: FAULTS_MIB,
+        drop_copies: false,
+        work: Work::Probes(load),
+    };
+    let fine = ProbeLoad {
+        ratio: 1.5,
+        sweeps: 2,
+        stride: 4096,
+        layout_of: None,
+        pin_driver: false,
+        reload: false,
+    };
+    let coarse = ProbeLoad {
+        stride: 16384,
+        ..fine.clone()
+    };
+    let layout_of = |version: &str| ProbeLoad {
+        layout_of: Some(version.to_owned()),
+        ..coarse.clone()
+    };
+    // Other faults' layout, which the self-test sees; and the right one with other
+    // migrations', which only migrations show.
+    let other_migrations = if driver.starts_with("535.") {
+        "550.163.01"
+    } else {
+        "535.183.01"
+    };
+    let reload = ProbeLoad {
+        reload: true,
+        ..coarse.clone()
+    };
+    let mut rounds = vec![
+        round(judge::PROBES, fine),
+        round("probes, driver loaded anew", reload),
+        round("probes, layout of 580", layout_of("580.142")),
+        round("probes, other migrations", layout_of(other_migrations)),
+    ];
+    if combination.btf {
+        let pinned = ProbeLoad {
+            pin_driver: true,
+            ..coarse
+        };
+        rounds.push(round("probes by module BTF", pinned));
+    }
+    rounds
 }
 
 /// Each program alone and with oversub, at two lengths.

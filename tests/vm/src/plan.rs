@@ -45,6 +45,8 @@ pub enum Work {
     Faults(FaultLoad),
     /// A workload program on the soft CUDA driver, whose memory nvidia-uvm keeps.
     Program(ProgramLoad),
+    /// Launches that fault, observed by the product's probes on the driver.
+    Probes(ProbeLoad),
 }
 
 /// A workload program and what is around it.
@@ -68,6 +70,23 @@ pub enum Steering {
     Driver,
     /// The shim and the daemon, as a user runs them.
     Oversub,
+}
+
+/// What is done with the product's probes on the driver.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProbeLoad {
+    /// Managed memory, in parts of the GPU's memory.
+    pub ratio: f64,
+    /// Sweeps over it.
+    pub sweeps: u32,
+    /// Bytes from one access to the next.
+    pub stride: u64,
+    /// Take the layout of another driver version: it must be noticed.
+    pub layout_of: Option<String>,
+    /// Attach by the module's types, which pins it.
+    pub pin_driver: bool,
+    /// Load the driver anew while the probes are attached.
+    pub reload: bool,
 }
 
 /// How much of it.
@@ -117,6 +136,8 @@ pub enum Outcome {
     Faults(FaultCounts),
     /// Of [`Work::Program`].
     Program(ProgramCounts),
+    /// Of [`Work::Probes`].
+    Probes(Box<ProbeCounts>),
 }
 
 /// What a workload program did, by itself and by the driver's events.
@@ -163,4 +184,60 @@ pub struct FaultCounts {
     pub wrong_words: u64,
     /// Copies that the negative control left out.
     pub dropped_copies: u64,
+}
+
+/// What the driver did, as one of those who count it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverCounts {
+    /// Faults of the device, before merging.
+    pub faults: u64,
+    /// Faults of the host.
+    pub host_faults: u64,
+    /// Batches of faults.
+    pub batches: u64,
+    /// Pages to the device, for faults and what the driver adds to them.
+    pub fault_pages_in: u64,
+    /// Pages from it, likewise.
+    pub fault_pages_out: u64,
+    /// Pages to the device, for any cause.
+    pub pages_in: u64,
+    /// Pages from it, for any cause.
+    pub pages_out: u64,
+    /// Of those, evicted.
+    pub evicted_pages: u64,
+    /// Blocks that lost device memory and were copied.
+    pub evictions: u64,
+    /// Blocks that faulted, where faults are not counted.
+    pub blocks_faulted: u64,
+    /// Moves of unknown size.
+    pub blocks_moved: u64,
+    /// Events of which nobody knows the process.
+    pub of_nobody: u64,
+}
+
+/// What the probes, the event queue and the driver's procfs say of the same launches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeCounts {
+    /// The probes.
+    pub probes: DriverCounts,
+    /// The event queue.
+    pub queue: DriverCounts,
+    /// Procfs, which does not tell everything.
+    pub procfs: DriverCounts,
+    /// Packets that the device wrote.
+    pub device_faults: u64,
+    /// The driver's structures proved to be as expected.
+    pub verified: bool,
+    /// They were not read, or not any more.
+    pub scalar: bool,
+    /// Structures that were checked.
+    pub checked: u64,
+    /// Of them, with impossible contents.
+    pub implausible: u64,
+    /// Events of probes that were lost.
+    pub probe_drops: u64,
+    /// Events of the queue that were lost.
+    pub queue_drops: u64,
+    /// Words of memory that were wrong.
+    pub wrong_words: u64,
 }

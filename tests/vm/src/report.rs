@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oversub_vm::combination::Combination;
-use oversub_vm::plan::{FaultCounts, Rounded};
+use oversub_vm::plan::{FaultCounts, ProbeCounts, Rounded};
 use serde_json::{Map, Value, json};
 
 use crate::product::Figures;
@@ -23,6 +23,8 @@ pub struct Verdict {
     pub rounds: Vec<Rounded>,
     /// The counts that are reported.
     pub counts: FaultCounts,
+    /// What the product's probes saw.
+    pub observed: ProbeCounts,
     /// What oversub changes, by program.
     pub products: Vec<(&'static str, Figures)>,
     /// Nothing was wrong.
@@ -41,6 +43,7 @@ impl Verdict {
             boot_seconds: 0.0,
             rounds: Vec::new(),
             counts: FaultCounts::default(),
+            observed: ProbeCounts::default(),
             products: Vec::new(),
             passed: false,
             wrong: vec![format!("{error:#}")],
@@ -61,6 +64,17 @@ impl Verdict {
             self.counts.procfs,
             self.counts.tools,
             self.counts.evicted_bytes >> 20,
+        );
+        let observed = &self.observed;
+        eprintln!(
+            "        probes: {} faults, {} batches, {} evictions; procfs: {} and {}; queue: {} and {}",
+            observed.probes.faults,
+            observed.probes.batches,
+            observed.probes.evictions,
+            observed.procfs.faults,
+            observed.procfs.batches,
+            observed.queue.faults,
+            observed.queue.batches,
         );
         for round in &self.rounds {
             let kind = if round.outcome.is_ok() {
@@ -91,11 +105,15 @@ impl Verdict {
             "kernel": build.kernel.to_string(),
             "kernel_release": self.kernel,
             "btf": self.combination.btf,
-            "faults_device": self.counts.device,
-            "faults_procfs": self.counts.procfs,
-            "faults_tools": self.counts.tools,
+            "faults_device": self.observed.device_faults,
+            "faults_probe": self.observed.probes.faults,
+            "faults_procfs": self.observed.procfs.faults,
+            "faults_tools": self.observed.queue.faults,
+            "layout_verified": self.observed.verified,
             "evicted_bytes": self.counts.evicted_bytes,
-            "drops": self.counts.tools_dropped,
+            "drops": self.counts.tools_dropped
+                + self.observed.probe_drops
+                + self.observed.queue_drops,
             "passed": self.passed,
             "wrong": self.wrong,
         })

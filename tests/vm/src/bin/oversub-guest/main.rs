@@ -6,6 +6,7 @@
 
 mod faults;
 mod modules;
+mod probes;
 mod program;
 mod system;
 
@@ -110,6 +111,7 @@ fn work_alone(work: &str) {
             Ok(match work {
                 Work::Faults(load) => Outcome::Faults(faults::run(&load)?),
                 Work::Program(load) => Outcome::Program(program::run(&load)?),
+                Work::Probes(load) => Outcome::Probes(Box::new(probes::run(&load)?)),
             })
         });
     let outcome = outcome.map_err(|error| format!("{error:#}"));

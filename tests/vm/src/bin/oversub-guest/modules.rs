@@ -87,6 +87,17 @@ pub fn version() -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
+fn load_driver() -> Result<()> {
+    insert("nvidia-uvm.ko", "uvm_enable_debug_procfs=1")?;
+    make_nodes()
+}
+
+/// Unloads nvidia-uvm alone, as an upgrade does, and loads it again.
+pub fn reload_driver() -> Result<()> {
+    remove("nvidia_uvm")?;
+    load_driver()
+}
+
 impl Loaded {
     /// Loads both.
     pub fn load(round: &Round) -> Result<Self> {
@@ -97,8 +108,7 @@ impl Loaded {
             u8::from(round.drop_copies)
         );
         insert("nvidia.ko", &device)?;
-        insert("nvidia-uvm.ko", "uvm_enable_debug_procfs=1")?;
-        make_nodes()?;
+        load_driver()?;
         Ok(Self)
     }
 
