@@ -263,15 +263,16 @@ impl Backend for UvmMemory {
     }
 
     fn memory_info(&self) -> (u64, u64) {
+        // What nvidia-uvm holds it gives back when RM needs it, so it counts as free: on a
+        // GPU as small as the guests' the driver takes everything when it registers it.
         let total = self.config.memory_bytes;
-        let free = self.device.info().map_or(0, |info| info.free_bytes);
         let device = lock(&self.book).device_bytes();
-        (free.min(total.saturating_sub(device)), total)
+        (total.saturating_sub(device), total)
     }
 
     fn resident_bytes(&self) -> u64 {
-        let (free, total) = self.memory_info();
-        total - free
+        let held = self.device.info();
+        held.map_or(0, |info| info.memory_bytes - info.free_bytes)
     }
 
     fn prefetch(&self, address: u64, bytes: u64, to: Location) -> Result<(), MemoryError> {
