@@ -346,7 +346,8 @@ impl Engine {
             // Faults are known of the one alone that was the oldest.
             let faulted = &self.watch.faulted;
             let sampled = world.probes && passed == 1 && faulted.len() < FAULTED;
-            let needed = if sampled {
+            // Launches that come again learn their own blocks one by one.
+            let needed = if sampled && world.history.lag().is_none() {
                 let touched = faulted.iter().filter(|&&id| launch.uses(id)).count();
                 Share::new(touched, left.len())
             } else {
