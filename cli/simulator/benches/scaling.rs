@@ -53,6 +53,7 @@ fn scaling(criterion: &mut Criterion) {
                 timeline: false,
                 seed: 0,
                 engine_cost: false,
+                without: Default::default(),
             };
             group.bench_function(BenchmarkId::new(name, factor), |bencher| {
                 bencher.iter(|| black_box(run(&program, &machine, entry, options)));

@@ -47,6 +47,8 @@
 //! }
 //! ```
 
+use oversub_engine::{Profile, Without};
+
 pub use crate::model::Desk;
 
 use crate::trace::{Block, Launch, Program};
@@ -214,6 +216,14 @@ pub trait LifetimePolicy {
     /// From now on measures the real time that its engine takes; nothing else may depend
     /// on it.
     fn measure(&mut self) {}
+
+    /// Before anything happens: parts that its engine leaves out, and what it begins with.
+    fn begin_with(&mut self, _without: Without, _profile: Option<&Profile>) {}
+
+    /// What its engine has learned; none where it is not an engine.
+    fn learned(&self) -> Option<Profile> {
+        None
+    }
 }
 
 /// Who makes room for a prefetch.

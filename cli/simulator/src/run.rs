@@ -1,5 +1,7 @@
 //! One run: a program on a machine under a policy, and what came of it.
 
+use oversub_engine::{Profile, Without};
+
 use crate::class::{AnyPolicy, EngineFigures};
 use crate::machine::Machine;
 use crate::model::{Played, Stopped, Totals, play};
@@ -17,6 +19,8 @@ pub struct Options {
     pub timeline: bool,
     /// Seed of policies that search at random.
     pub seed: u64,
+    /// Parts that an engine leaves out.
+    pub without: Without,
     /// Measure the real time that an engine takes. The only figure that differs from run
     /// to run.
     pub engine_cost: bool,
@@ -40,6 +44,8 @@ pub struct Outcome {
     pub iterations: Vec<Iteration>,
     /// What the policy's engine says of itself.
     pub engine: Option<EngineFigures>,
+    /// What the policy's engine has learned, for the program's next run.
+    pub profile: Option<Profile>,
     /// The record, where one was asked for.
     pub timeline: Option<Timeline>,
     steady: std::ops::Range<usize>,
@@ -79,25 +85,44 @@ pub fn run(
     entry: &Entry,
     options: Options,
 ) -> Result<Outcome, Stopped> {
+    run_from(program, machine, entry, options, None)
+}
+
+/// As [`run`], by an engine that begins with what an earlier run taught. Policies that are
+/// no engines begin as ever.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_from(
+    program: &Program,
+    machine: &Machine,
+    entry: &Entry,
+    options: Options,
+    profile: Option<&Profile>,
+) -> Result<Outcome, Stopped> {
     let mut policy = entry.policy(machine, program, options.lifetimes, options.seed);
-    if options.engine_cost
-        && let AnyPolicy::Lifetime(policy) = &mut policy
-    {
-        policy.measure();
+    if let AnyPolicy::Lifetime(policy) = &mut policy {
+        policy.begin_with(options.without, profile);
+        if options.engine_cost {
+            policy.measure();
+        }
     }
     let timeline = options.timeline.then(Timeline::new);
     let played = play(program, machine, &mut policy, options.lifetimes, timeline)?;
-    let engine = match &policy {
+    let (engine, profile) = match &policy {
         // Not where an oracle has one carry out its schedule.
-        AnyPolicy::Lifetime(policy) if matches!(entry.make, Make::Lifetime(_)) => policy.engine(),
+        AnyPolicy::Lifetime(policy) if matches!(entry.make, Make::Lifetime(_)) => {
+            (policy.engine(), policy.learned())
+        }
         AnyPolicy::Fault(_)
         | AnyPolicy::Launch(_)
         | AnyPolicy::Lifetime(_)
-        | AnyPolicy::Future(_) => None,
+        | AnyPolicy::Future(_) => (None, None),
     };
     Ok(Outcome {
         iterations: iterations(program, &played),
         engine,
+        profile,
         timeline: played.timeline,
         steady: program.steady(),
     })

@@ -17,6 +17,7 @@ fn played(program: &Program, name: &str, lifetimes: bool) -> Outcome {
         timeline: false,
         seed: 0,
         engine_cost: false,
+        without: Default::default(),
     };
     let entry = policy::named(name).expect("the policy is named");
     run(program, &machine, entry, options).expect("nothing is lost")

@@ -54,6 +54,7 @@ fn time(program: &Program, machine: &Machine, lifetimes: bool, policy: &str) -> 
         timeline: false,
         seed: 0,
         engine_cost: false,
+        without: Default::default(),
     };
     let outcome = run::run(program, machine, entry, options).expect("it runs");
     let times = outcome.iterations.iter().map(|one| one.time.0 as f64);

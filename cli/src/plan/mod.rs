@@ -65,6 +65,7 @@ pub fn plan(options: &PlanOptions) -> Result<ExitCode> {
             timeline: false,
             seed: 0,
             engine_cost: false,
+            without: Default::default(),
         },
         sizes: sizes(program.footprint_bytes()),
     };

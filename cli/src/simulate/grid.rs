@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use oversub_engine::{Bytes, Config, PolicyKind, Profile};
 use oversub_sim::bound::{Bound, Bounds, Effort};
 use oversub_sim::machine::Machine;
 use oversub_sim::policy::Entry;
@@ -56,8 +57,21 @@ pub struct Grid {
     pub compute_scale: f64,
     /// How each is run.
     pub options: run::Options,
+    /// What runs begin with and leave.
+    pub profiles: Profiles,
     /// Where the only run's timeline goes.
     pub timeline: Option<PathBuf>,
+}
+
+/// What runs begin with and leave.
+#[derive(Debug, Default)]
+pub struct Profiles {
+    /// Each run is the second one, with what the first one taught.
+    pub warm: bool,
+    /// The only run begins with this.
+    pub read: Option<PathBuf>,
+    /// The only run leaves this.
+    pub write: Option<PathBuf>,
 }
 
 /// The results of one trace.
@@ -211,18 +225,52 @@ impl Grid {
     }
 
     fn one(&self, program: &Program, machine: &Machine, entry: &Entry) -> Result<RunResult> {
-        let outcome = run::run(program, machine, entry, self.options).with_context(|| {
-            format!(
-                "{} under {} with {}",
-                program.name(),
-                entry.name,
-                Size(machine.memory_bytes)
-            )
-        })?;
+        let run = |profile: Option<&Profile>| {
+            let outcome = run::run_from(program, machine, entry, self.options, profile);
+            outcome.with_context(|| {
+                format!(
+                    "{} under {} with {}",
+                    program.name(),
+                    entry.name,
+                    Size(machine.memory_bytes)
+                )
+            })
+        };
+        let learned = match &self.profiles {
+            Profiles { warm: true, .. } => run(None)?.profile,
+            Profiles { read, .. } => read.as_deref().and_then(read_profile),
+        };
+        let outcome = run(learned.as_ref())?;
+        if let Some(path) = &self.profiles.write {
+            let Some(profile) = &outcome.profile else {
+                bail!(
+                    "{} learns nothing: there is no profile to write",
+                    entry.name
+                );
+            };
+            std::fs::write(path, profile.encode())
+                .with_context(|| format!("cannot write the profile {}", path.display()))?;
+        }
         if let Some(path) = &self.timeline {
             write_timeline(path, &outcome, program, machine, entry)?;
         }
         Ok(result(program, machine, entry, &outcome))
+    }
+}
+
+/// A profile, if it can be used. Otherwise the run goes on cold, and it is said why.
+fn read_profile(path: &Path) -> Option<Profile> {
+    let any = Config::new(PolicyKind::Foresight, Bytes(u64::MAX));
+    let profile = std::fs::read(path)
+        .map_err(anyhow::Error::from)
+        .and_then(|bytes| Ok(Profile::decode(&bytes, &any)?));
+    match profile {
+        Ok(profile) => Some(profile),
+        Err(error) => {
+            let path = path.display();
+            eprintln!("oversub: the profile {path} is not used, the run begins cold: {error:#}");
+            None
+        }
     }
 }
 

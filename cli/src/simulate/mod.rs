@@ -3,6 +3,7 @@
 //! Owns: which runs are meant, running them, showing what came of them. What a run is and
 //! what a policy does is the simulator's.
 
+mod ablation;
 pub mod grid;
 mod inputs;
 mod list;
@@ -13,10 +14,11 @@ pub mod show;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use oversub_engine::Without;
 use oversub_sim::policy::{self, Entry, POLICIES};
 use oversub_sim::run;
 
-use self::grid::{Grid, Memory, OfTrace};
+use self::grid::{Grid, Memory, OfTrace, Profiles};
 use self::options::{ALL, SimulateOptions};
 use self::result::RunResult;
 use crate::usage::usage;
@@ -35,6 +37,9 @@ pub fn simulate(options: &SimulateOptions) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let grid = grid(options)?;
+    if options.ablation {
+        return ablation::print(&grid, options);
+    }
     let results = grid.run(&grid::pool(options.threads)?)?;
     let failed = complain(&results);
     if options.json {
@@ -83,9 +88,16 @@ fn grid(options: &SimulateOptions) -> Result<Grid> {
         }
         memories.push(Memory::Bytes(machine.memory_bytes));
     }
-    if options.timeline.is_some() && (traces.len(), policies.len(), memories.len()) != (1, 1, 1) {
+    let single = [
+        ("--timeline", &options.timeline),
+        ("--profile-in", &options.profile_in),
+        ("--profile-out", &options.profile_out),
+    ];
+    if let Some((name, _)) = single.iter().find(|(_, file)| file.is_some())
+        && (traces.len(), policies.len(), memories.len()) != (1, 1, 1)
+    {
         return usage(format!(
-            "--timeline is for one run; these are {} traces, {} policies and {} sizes of memory",
+            "{name} is for one run; these are {} traces, {} policies and {} sizes of memory",
             traces.len(),
             policies.len(),
             memories.len()
@@ -102,9 +114,27 @@ fn grid(options: &SimulateOptions) -> Result<Grid> {
             timeline: options.timeline.is_some(),
             seed: options.costs.seed,
             engine_cost: options.engine_cost,
+            without: without(&options.without)?,
+        },
+        profiles: Profiles {
+            warm: options.warm,
+            read: options.profile_in.clone(),
+            write: options.profile_out.clone(),
         },
         timeline: options.timeline.clone(),
     })
+}
+
+/// What is left out.
+fn without(parts: &[String]) -> Result<Without> {
+    let mut without = Without::default();
+    for part in parts {
+        match without.and(part) {
+            Some(further) => without = further,
+            None => return usage(format!("--without: foresight has no part {part}")),
+        }
+    }
+    Ok(without)
 }
 
 /// The policies of these names, each once.

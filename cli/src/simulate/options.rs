@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
+use oversub_engine::Without;
 use oversub_sim::machine::{self, Machine, Ssd};
 use oversub_sim::policy::POLICIES;
 use oversub_sim::units::{Nanos, Rate as SimRate};
@@ -51,6 +52,30 @@ pub struct SimulateOptions {
     /// Measure what an event costs the engine (the figure differs from run to run)
     #[arg(long)]
     pub engine_cost: bool,
+    /// Parts of foresight that are left out, to see what each is worth
+    #[arg(
+        long,
+        value_name = "PART,...",
+        value_delimiter = ',',
+        hide_possible_values = true,
+        value_parser = parts(),
+        long_help = parts_help()
+    )]
+    pub without: Vec<String>,
+    /// Instead of results, print a table of what each part of foresight is worth: its time
+    /// without the part over its time with all of them
+    #[arg(long, conflicts_with_all = ["without", "warm", "timeline"])]
+    pub ablation: bool,
+    /// Run each program twice, the second time with what the first run taught, and report
+    /// the second
+    #[arg(long, conflicts_with = "profile_in")]
+    pub warm: bool,
+    /// Begin with what an earlier run taught (one run only)
+    #[arg(long, value_name = "FILE")]
+    pub profile_in: Option<PathBuf>,
+    /// Write what the run taught (one run only)
+    #[arg(long, value_name = "FILE")]
+    pub profile_out: Option<PathBuf>,
     /// Write a timeline in Chrome's trace format, for ui.perfetto.dev (one run only)
     #[arg(long, value_name = "FILE.json")]
     pub timeline: Option<PathBuf>,
@@ -178,6 +203,23 @@ pub fn policies(all: bool) -> PossibleValuesParser {
         .map(|entry| PossibleValue::new(entry.name).help(entry.about))
         .chain(every)
         .into()
+}
+
+/// The names of the parts that can be left out.
+fn parts() -> PossibleValuesParser {
+    Without::PARTS
+        .iter()
+        .map(|(name, about)| PossibleValue::new(*name).help(*about))
+        .collect::<Vec<_>>()
+        .into()
+}
+
+fn parts_help() -> String {
+    let parts = Without::PARTS.map(|(name, about)| format!("\n  {name:<10} {about}"));
+    format!(
+        "Parts of foresight that are left out, to see what each is worth:{}",
+        parts.concat()
+    )
 }
 
 /// The names of the machines; what each is comes with them.

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use crate::hash::Map;
+use crate::profile::{Corrected, Profile};
 use crate::scatter::Scatter;
 use crate::units::{BLOCK_BYTES, BlockId, Range};
 use crate::world::block::{Extent, Set, normalize};
@@ -167,6 +168,11 @@ impl Accesses {
         };
         let regular = self.regular.get(&launch.function.0) == Some(&true);
         self.access(exec, (guess, &scattered), regular, memory)
+    }
+
+    /// What a launch uses, as far as faults have told.
+    pub(crate) fn faulted(&mut self, exec: u32, memory: &Memory) -> Access {
+        self.access(exec, (&[], &[]), true, memory)
     }
 
     /// What a copy or any launch with known ranges uses, and of others some. `regular`: all
@@ -327,6 +333,53 @@ impl Accesses {
             *strikes = strikes.saturating_add(1);
         }
         self.places = self.places + correction.places() - before;
+    }
+
+    /// The last access of each execution ID.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = (u32, &Access)> {
+        self.shared.iter().map(|(&exec, access)| (exec, access))
+    }
+
+    /// Puts what was learned of accesses into a profile.
+    pub(crate) fn learned(&self, profile: &mut Profile) {
+        profile.wide = self.wide.iter().map(|(&key, &each)| (key, each)).collect();
+        profile.wide.sort_unstable();
+        profile.tiled = self.tiled.keys().copied().collect();
+        profile.tiled.sort_unstable();
+        profile.beyond = self.beyond.keys().copied().collect();
+        profile.beyond.sort_unstable();
+        profile.regular = self.regular.iter().map(|(&f, &all)| (f, all)).collect();
+        profile.regular.sort_unstable();
+        for (&exec, correction) in &self.corrections {
+            let extra = correction.extra.iter();
+            let extra = extra.map(|&(name, extent)| (name, extent.first, extent.count, 0));
+            let absent = correction.absent.iter();
+            let absent = absent.map(|(&(name, block), &strikes)| (name, block, 1, strikes));
+            let mut places: Vec<_> = extra.chain(absent).collect();
+            places.sort_unstable();
+            profile.corrected.push(Corrected { exec, places });
+        }
+        profile.corrected.sort_unstable_by_key(|c| c.exec);
+    }
+
+    /// Begins with what a profile tells.
+    pub(crate) fn restore(&mut self, profile: &Profile) {
+        self.wide.extend(profile.wide.iter().copied());
+        self.tiled.extend(profile.tiled.iter().map(|&f| (f, ())));
+        self.beyond.extend(profile.beyond.iter().map(|&e| (e, ())));
+        self.regular.extend(profile.regular.iter().copied());
+        for corrected in profile.corrected.iter().take(self.limit) {
+            let correction = self.corrections.entry(corrected.exec).or_default();
+            let before = correction.places();
+            for &(name, first, count, strikes) in corrected.places.iter().take(CORRECTIONS * 16) {
+                if strikes > 0 {
+                    correction.absent.insert((name, first), strikes);
+                } else if correction.extra.len() < CORRECTIONS {
+                    correction.extra.push((name, Extent { first, count }));
+                }
+            }
+            self.places = self.places + correction.places() - before;
+        }
     }
 
     /// Estimated size of the tables in bytes.

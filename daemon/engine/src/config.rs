@@ -1,5 +1,6 @@
 //! What an engine is made with.
 
+use crate::Without;
 use crate::units::Bytes;
 
 /// Which policy decides.
@@ -34,6 +35,8 @@ pub struct Config {
     pub inflight_bytes: Bytes,
     /// The driver can discard.
     pub discard: bool,
+    /// Parts of `foresight` that are left out, to see what they are worth.
+    pub without: Without,
     /// DeepUM's table geometry and look-ahead.
     pub deepum: DeepumConfig,
     /// Most launches remembered.
@@ -82,6 +85,7 @@ impl Config {
             link_bytes_per_us: 12_000.0,
             inflight_bytes: Bytes(16 << 20),
             discard: true,
+            without: Without::default(),
             deepum: DeepumConfig::default(),
             history_launches: 1 << 18,
             execution_ids: 20_000,

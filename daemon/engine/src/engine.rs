@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use crate::access::{Accesses, Argument};
 use crate::event::{Cause, Copy, Launch};
+use crate::functions::Functions;
 use crate::identity::{Identities, UNKNOWN};
 use crate::pace::Pace;
 use crate::policy::{self, Policy};
+use crate::profile::Profile;
 use crate::stats::CAUSES;
 use crate::units::{BLOCK_BYTES, BlockId, Range, TICKS};
 use crate::usefulness::Share;
+use crate::warm::{self, Warm};
 use crate::world::World;
 use crate::world::block::{Residency, Set};
 use crate::{
@@ -39,6 +42,8 @@ pub struct Engine {
     world: World,
     identities: Identities,
     accesses: Accesses,
+    functions: Functions,
+    warm: Warm,
     policy: Box<dyn Policy>,
     pace: Pace,
     /// What the running launch touches of memory of which it may use a part.
@@ -70,6 +75,8 @@ impl Engine {
             world: World::new(&config),
             identities: Identities::new(config.execution_ids, literal),
             accesses: Accesses::new(config.capacity.0 / BLOCK_BYTES, config.execution_ids),
+            functions: Functions::new(config.execution_ids),
+            warm: Warm::default(),
             policy: policy::make(&config),
             pace: Pace::default(),
             watch: Watch::default(),
@@ -79,12 +86,39 @@ impl Engine {
         })
     }
 
+    /// An engine that begins with what an earlier run of the program taught.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn with_profile(config: Config, profile: &Profile) -> Result<Self, ConfigError> {
+        let mut engine = Self::new(config)?;
+        engine.warm = warm::restore(
+            profile,
+            &mut engine.functions,
+            &mut engine.identities,
+            &mut engine.accesses,
+            &mut engine.world,
+        );
+        Ok(engine)
+    }
+
+    /// What was learned so far, for the program's next run.
+    pub fn profile(&self) -> Profile {
+        warm::learned(
+            &self.functions,
+            &self.identities,
+            &self.accesses,
+            &self.world,
+        )
+    }
+
     /// Takes in one event. `now` never goes back.
     pub fn step(&mut self, now: Micros, event: &Event<'_>) {
         self.now = self.now.max(now);
         self.stats.events += 1;
         match *event {
-            Event::Function { .. } | Event::Tick => {}
+            Event::Function { function, name } => self.functions.named(function, name),
+            Event::Tick => {}
             Event::Alloc {
                 range,
                 pool,
@@ -97,6 +131,7 @@ impl Engine {
                     (false, false) => Residency::Unpopulated,
                 };
                 self.world.alloc(range, pool, place, &mut self.stats);
+                self.warm.allocated(range, &mut self.world);
             }
             Event::Placed { range } => self.world.placed(range),
             Event::Free { address } => self.world.free(address),
@@ -234,6 +269,8 @@ impl Engine {
                 + self.identities.bytes()
                 + self.accesses.bytes()
                 + self.accesses.scatter.bytes()
+                + self.functions.bytes()
+                + self.warm.bytes()
                 + self.policy.table_bytes(),
             breaker: self.policy.breaker(),
             cycle_launches: world.history.lag(),
@@ -242,7 +279,11 @@ impl Engine {
 
     fn launch(&mut self, launch: &Launch<'_>) {
         let words = &launch.words[..launch.words.len().min(WORDS)];
-        let launch = Launch { words, ..*launch };
+        let launch = Launch {
+            words,
+            function: self.functions.number(launch.function),
+            ..*launch
+        };
         let objects: Vec<_> = words
             .iter()
             .map(|&word| self.world.memory.resolve(word))
@@ -251,13 +292,17 @@ impl Engine {
         let exec = self.identities.launch(&launch, &objects);
         let novel = self.identities.len() > known || exec == UNKNOWN;
         let world = &self.world;
-        let access = self.accesses.launch(
-            (exec, novel),
-            &launch,
-            &objects,
-            &world.memory,
-            world.probes,
-        );
+        let access = if world.without.arguments {
+            self.accesses.faulted(exec, &world.memory)
+        } else {
+            self.accesses.launch(
+                (exec, novel),
+                &launch,
+                &objects,
+                &world.memory,
+                world.probes,
+            )
+        };
         let arguments = objects.iter().zip(0..).filter_map(|(object, word)| {
             let address = object.as_ref()?.extent.address;
             Some(Argument {
@@ -327,7 +372,9 @@ impl Engine {
                 let limit = self.config.execution_ids;
                 self.world.progress.ended(self.now, limit);
             }
-            if let Some(argument) = launch.arguments.first() {
+            if let Some(argument) = launch.arguments.first()
+                && !self.world.without.feedback
+            {
                 let Watch {
                     absent, touched, ..
                 } = self.watch;
@@ -337,7 +384,7 @@ impl Engine {
             let mut slots = std::mem::take(&mut self.slots);
             let mut left = Vec::new();
             collect(world, &launch.set, &mut slots);
-            if world.probes {
+            if world.probes && !world.without.feedback {
                 left.extend(left_alone(world, &slots, launch.position));
                 for &id in &left {
                     self.accesses.left_alone(launch.exec, id, &world.memory);
@@ -435,7 +482,9 @@ impl Engine {
                 .take_while(|launch| launch.position <= end)
         };
         let expected = running().any(|launch| launch.uses(id) || covers(&launch.loose, id));
-        if !expected {
+        if world.without.arguments {
+            self.accesses.missed(front, id, &[], &world.memory);
+        } else if !expected && !world.without.feedback {
             let points = |argument: &&Argument| world.memory.same_object(argument.address, address);
             let at_fault = running().find(|launch| launch.arguments.iter().any(|a| points(&a)));
             // No pointer leads there: it can only be the one that runs, if that is known.

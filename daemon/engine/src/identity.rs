@@ -8,6 +8,7 @@
 
 use crate::event::{Copy, Launch};
 use crate::hash::{Map, mix};
+use crate::profile::Skeleton;
 use crate::world::memory::Object;
 
 /// Old values remembered of one changing word.
@@ -142,6 +143,35 @@ impl Identities {
         }
         self.ids.insert(hash, next as u32);
         next as u32
+    }
+
+    /// Hashes of identities by execution ID, and the words of all skeletons.
+    pub(crate) fn learned(&self) -> (Vec<u64>, Vec<Skeleton>) {
+        let mut ids: Vec<(u32, u64)> = self.ids.iter().map(|(&hash, &id)| (id, hash)).collect();
+        ids.sort_unstable();
+        let skeletons = self.skeletons.iter().map(|(&hash, words)| Skeleton {
+            hash,
+            words: words.iter().map(|w| (w.last, w.tells_apart)).collect(),
+        });
+        let mut skeletons: Vec<Skeleton> = skeletons.collect();
+        skeletons.sort_unstable_by_key(|skeleton| skeleton.hash);
+        (ids.into_iter().map(|(_, hash)| hash).collect(), skeletons)
+    }
+
+    /// Begins with these.
+    pub(crate) fn restore(&mut self, identities: &[u64], skeletons: &[Skeleton]) {
+        for &hash in identities {
+            self.intern(hash);
+        }
+        for skeleton in skeletons.iter().take(self.limit) {
+            let words = skeleton.words.iter().map(|&(last, tells_apart)| Word {
+                last,
+                seen: Vec::new(),
+                tells_apart,
+            });
+            self.words += skeleton.words.len();
+            self.skeletons.insert(skeleton.hash, words.collect());
+        }
     }
 
     /// Estimated size of the tables in bytes.

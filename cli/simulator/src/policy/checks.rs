@@ -28,6 +28,7 @@ fn of(program: &Program, entry: &Entry, frames: u32, lifetimes: bool) -> Outcome
         timeline: false,
         seed: 0,
         engine_cost: false,
+        without: Default::default(),
     };
     run(program, &machine(frames), entry, options).unwrap_or_else(|stopped| {
         panic!(

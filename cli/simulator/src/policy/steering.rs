@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use oversub_engine::{
     Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId, Launch, Micros, Operation,
-    PolicyKind, Queue, Range, Seq as EngineSeq, StreamId,
+    PolicyKind, Profile, Queue, Range, Seq as EngineSeq, StreamId, Without,
 };
 
 use crate::class::{
@@ -29,6 +29,7 @@ const STREAM: StreamId = StreamId(0);
 
 /// An engine and what stands between it and the device.
 pub(super) struct Steering {
+    config: Config,
     engine: Engine,
     functions: HashMap<String, FunctionId>,
     /// Allocations that the engine has not been told of, since it is not known yet whether
@@ -71,11 +72,12 @@ impl Steering {
     pub fn new(machine: &Machine, kind: PolicyKind) -> Self {
         let mut config = Config::new(kind, Bytes(machine.memory_bytes.max(64 * BLOCK_BYTES)));
         config.link_bytes_per_us = machine.link_in.0 as f64 / 1e6;
-        let engine = match Engine::new(config) {
+        let engine = match Engine::new(config.clone()) {
             Ok(engine) => engine,
             Err(error) => unreachable!("a default configuration is valid: {error}"),
         };
         Self {
+            config,
             engine,
             functions: HashMap::new(),
             untold: Vec::new(),
@@ -347,6 +349,23 @@ impl LifetimePolicy for Steering {
 
     fn measure(&mut self) {
         self.clock = Some(Clock::default());
+    }
+
+    fn begin_with(&mut self, without: Without, profile: Option<&Profile>) {
+        self.config.without = without;
+        let config = self.config.clone();
+        let engine = match profile {
+            Some(profile) => Engine::with_profile(config, profile),
+            None => Engine::new(config),
+        };
+        match engine {
+            Ok(engine) => self.engine = engine,
+            Err(error) => unreachable!("a default configuration is valid: {error}"),
+        }
+    }
+
+    fn learned(&self) -> Option<Profile> {
+        Some(self.engine.profile())
     }
 }
 

@@ -121,6 +121,7 @@ pub fn reported(program: &Program, policy: &str, lifetimes: bool) -> Result<Iter
         timeline: false,
         seed: 0,
         engine_cost: false,
+        without: Default::default(),
     };
     let outcome = run(program, &machine, entry, options)
         .map_err(|error| format!("{} under {policy}: {error}", program.name()))?;

@@ -13,6 +13,8 @@ const CONTEXTS: [usize; 3] = [16, 4, 1];
 const PATIENCE: u64 = 8;
 /// Positions whose highest count of live blocks is kept together.
 const CHUNK: u64 = 64;
+/// Launches of the session's beginning that are kept for its profile.
+const OPENING: usize = 1 << 14;
 
 #[derive(Debug)]
 struct Entry {
@@ -37,6 +39,10 @@ pub(crate) struct History {
     /// How long the place has held, in launches.
     held: u64,
     dropped: u64,
+    /// The first launches of the session, for its profile: execution ID and live blocks.
+    opening: Vec<(u32, u32)>,
+    /// Launches of an earlier run that come before them.
+    restored: u64,
     /// Most of `live` in each part of [`CHUNK`] positions; the first one holds `first`.
     peaks: VecDeque<u32>,
 }
@@ -53,6 +59,8 @@ impl History {
             held: 0,
             dropped: 0,
             peaks: VecDeque::new(),
+            opening: Vec::new(),
+            restored: 0,
         }
     }
 
@@ -107,6 +115,11 @@ impl History {
         if let Some(entry) = self.ring.get_mut(index as usize) {
             entry.live = live;
         }
+        let opening = position.checked_sub(self.restored + 1);
+        let opening = opening.and_then(|index| self.opening.get_mut(index as usize));
+        if let Some((_, opening)) = opening {
+            *opening = live;
+        }
         let chunk = (position / CHUNK - self.first / CHUNK) as usize;
         if let Some(peak) = self.peaks.get_mut(chunk) {
             *peak = (*peak).max(live);
@@ -151,6 +164,9 @@ impl History {
             live,
             contexts,
         });
+        if self.opening.len() < OPENING {
+            self.opening.push((exec, live));
+        }
         if self.peaks.is_empty() || position.is_multiple_of(CHUNK) {
             self.peaks.push_back(live);
         }
@@ -240,10 +256,41 @@ impl History {
         }
     }
 
+    /// The newest launches, at most so many, oldest first: execution ID and live blocks.
+    pub(crate) fn newest(&self, count: usize) -> Vec<(u32, u32)> {
+        let skipped = self.ring.len().saturating_sub(count);
+        let newest = self.ring.iter().skip(skipped);
+        newest.map(|entry| (entry.exec, entry.live)).collect()
+    }
+
+    /// Launches of this session, without those of an earlier run.
+    pub(crate) fn own(&self) -> usize {
+        (self.head() - self.restored) as usize
+    }
+
+    /// The first launches of the session, at most so many.
+    pub(crate) fn opening(&self, count: usize) -> &[(u32, u32)] {
+        &self.opening[..self.opening.len().min(count)]
+    }
+
+    /// Begins behind the launches of an earlier run, which is expected to be repeated from
+    /// its first launch on.
+    pub(crate) fn restore(&mut self, launches: &[(u32, u32)]) {
+        for &(exec, live) in launches {
+            let position = self.push(exec);
+            self.set_live(position, u64::from(live));
+        }
+        self.opening.clear();
+        self.restored = self.head();
+        self.matched = Some(self.first - 1).filter(|_| !launches.is_empty());
+        (self.misses, self.held) = (0, 0);
+    }
+
     /// Estimated size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        let contexts: usize = self.seen.iter().map(|map| map.len()).sum();
-        (self.ring.len() * size_of::<Entry>() + contexts * 24) as u64
+        let contexts: usize = self.seen.iter().map(|map| map.capacity()).sum();
+        let opening = self.opening.capacity() * size_of::<(u32, u32)>();
+        (self.ring.capacity() * size_of::<Entry>() + opening + contexts * 24) as u64
     }
 }
 

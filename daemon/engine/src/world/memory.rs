@@ -4,16 +4,18 @@
 //! when it was born, so that the same program position gives the same name in the next
 //! iteration even where the address differs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::hash::{Map, mix};
-use crate::units::Range;
+use crate::units::{BLOCK_BYTES, Range};
 
 /// Landmarks kept of one allocation.
 const LANDMARKS: usize = 4096;
 /// A pointer into a pool part ends what lies at least so far before it. Views of one
 /// tensor that lie closer together are taken as interleaved.
 const LANDMARK_BYTES: u64 = 32 << 20;
+/// Allocations that are gone and still remembered.
+const GONE: usize = 1 << 14;
 /// Parts of all pool segments together that are tracked.
 const PARTS: usize = 1 << 20;
 
@@ -96,6 +98,9 @@ pub(crate) struct Memory {
     bytes: u64,
     /// Landmarks of all allocations and parts.
     landmarks: usize,
+    /// Places and names of allocations that are gone, latest last: a program gives its
+    /// memory back before its session ends.
+    gone: VecDeque<(Range, u64)>,
 }
 
 impl Memory {
@@ -139,6 +144,10 @@ impl Memory {
             allocation.name,
         );
         self.by_name.remove(&allocation.name);
+        if self.gone.len() == GONE {
+            self.gone.pop_front();
+        }
+        self.gone.push_back((allocation.range, allocation.name));
         if allocation.pool {
             // One may begin in the segment before.
             let starts: Vec<u64> = self
@@ -229,6 +238,33 @@ impl Memory {
     fn part_at(&self, address: u64) -> Option<&Part> {
         let (_, part) = self.parts.range(..=address).next_back()?;
         (address < part.range.end()).then_some(part)
+    }
+
+    /// Name of the allocation that holds `address`, and where in it that is. Unlike
+    /// [`Memory::name_at`] it asks for no part: segments stand for what lies in them.
+    pub(crate) fn allocation_name(&self, address: u64) -> Option<(u64, u64)> {
+        let allocation = self.allocation_at(address)?;
+        Some((allocation.name, address - allocation.range.address))
+    }
+
+    /// Of allocations, or of the last ones that were where none is now: by the number of
+    /// the first block, the end and the name.
+    pub(crate) fn names_by_place(&self) -> BTreeMap<u64, (u64, u64)> {
+        let mut places = BTreeMap::new();
+        let live = self.allocations.values().map(|a| (a.range, a.name));
+        for (range, name) in self.gone.iter().copied().chain(live) {
+            let first = range.address / BLOCK_BYTES;
+            let end = range.end().div_ceil(BLOCK_BYTES);
+            let over = |places: &BTreeMap<u64, (u64, u64)>| {
+                let (&start, &(other, _)) = places.range(..end).next_back()?;
+                (other > first).then_some(start)
+            };
+            while let Some(start) = over(&places) {
+                places.remove(&start);
+            }
+            places.insert(first, (end, name));
+        }
+        places
     }
 
     /// The allocation that holds `address`.

@@ -15,12 +15,12 @@ pub(crate) mod progress;
 mod tests;
 pub(crate) mod window;
 
-use crate::Config;
 use crate::event::{Cause, Direction};
 use crate::policy::budget_reserve;
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Range, Seq, StreamId, TICKS};
 use crate::usefulness::{Share, Usefulness};
+use crate::{Config, Without};
 use block::{Blocks, Extent, Residency};
 use history::History;
 use memory::Memory;
@@ -56,6 +56,8 @@ pub(crate) struct World {
     pub remote: bool,
     /// Bytes of blocks that launches used there.
     pub remote_bytes: u64,
+    /// Parts of the policy that are left out.
+    pub without: Without,
     discard: bool,
     inflight_bytes: u64,
     block_limit: usize,
@@ -78,7 +80,8 @@ impl World {
             enforce: config.enforce,
             remote: config.remote,
             remote_bytes: 0,
-            discard: config.discard,
+            without: config.without,
+            discard: config.discard && !config.without.discard,
             inflight_bytes: config.inflight_bytes.0,
             block_limit: config.blocks,
         }

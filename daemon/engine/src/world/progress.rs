@@ -25,6 +25,8 @@ pub(crate) struct Progress {
     known: (u64, Micros),
     /// Shortest time that launches of an execution ID took.
     shortest_us: Map<u32, u64>,
+    /// The same in an earlier run, perhaps on another machine: only until one is seen here.
+    remembered_us: Map<u32, u64>,
 }
 
 impl Progress {
@@ -70,9 +72,8 @@ impl Progress {
         let behind = (BEHIND_BLOCKS * TICKS).div_ceil(self.blocks);
         let passed = now.0.saturating_sub(self.known.1.0);
         let by_time = self
-            .shortest_us
-            .get(&self.exec)
-            .map_or(0, |&shortest| passed.saturating_mul(TICKS) / shortest);
+            .shortest()
+            .map_or(0, |shortest| passed.saturating_mul(TICKS) / shortest);
         let reached = (self.known.0 + by_time).min(first_absent.unwrap_or(TICKS));
         let reached = reached.saturating_sub(behind).min(TICKS - 1);
         self.ticks = self.ticks.max(reached);
@@ -84,14 +85,33 @@ impl Progress {
         if !self.followed {
             return None;
         }
-        let shortest = *self.shortest_us.get(&self.exec)?;
+        let shortest = self.shortest()?;
         let ahead = (us * TICKS as f64 / shortest as f64) as u64;
         (self.ticks + ahead < TICKS).then_some(ahead)
     }
 
+    /// Shortest time that a launch as the running one took.
+    fn shortest(&self) -> Option<u64> {
+        let seen = self.shortest_us.get(&self.exec);
+        seen.or_else(|| self.remembered_us.get(&self.exec)).copied()
+    }
+
+    /// Shortest times by execution ID.
+    pub(crate) fn learned(&self) -> Vec<(u32, u64)> {
+        let mut times: Vec<_> = self.shortest_us.iter().map(|(&e, &us)| (e, us)).collect();
+        times.sort_unstable();
+        times
+    }
+
+    /// Begins with the times of an earlier run.
+    pub(crate) fn restore(&mut self, times: &[(u32, u64)]) {
+        let times = times.iter().map(|&(exec, us)| (exec, us.max(1)));
+        self.remembered_us = times.collect();
+    }
+
     /// Estimated size of the table in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.shortest_us.len() as u64 * 24
+        (self.shortest_us.capacity() + self.remembered_us.capacity()) as u64 * 17
     }
 }
 

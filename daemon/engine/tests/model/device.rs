@@ -174,9 +174,13 @@ impl Device {
     }
 
     pub fn with_config(machine: Machine, config: Config) -> Self {
+        Self::with_engine(machine, Engine::new(config).unwrap())
+    }
+
+    pub fn with_engine(machine: Machine, engine: Engine) -> Self {
         Self {
             machine,
-            engine: Engine::new(config).unwrap(),
+            engine,
             now: 0,
             agenda: BinaryHeap::new(),
             ticket: 0,

@@ -206,6 +206,7 @@ fn no_policy_beats_its_bound() {
                     timeline: false,
                     seed: 0,
                     engine_cost: false,
+                    without: Default::default(),
                 };
                 // Some plans need more memory than this.
                 let Ok(outcome) = run(&program, &machine, entry, options) else {

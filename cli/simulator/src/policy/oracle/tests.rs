@@ -18,6 +18,7 @@ fn played(program: &Program, frames: u64, name: &str, lifetimes: bool) -> Outcom
         timeline: false,
         seed: 0,
         engine_cost: false,
+        without: Default::default(),
     };
     let entry = named(name).unwrap();
     run(program, &machine(frames), entry, options)

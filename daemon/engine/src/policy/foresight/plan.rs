@@ -7,12 +7,14 @@ use super::rank::is_known;
 use crate::command::{Command, Operation, Queue};
 use crate::policy::demand::{budget_reserve, out_limit};
 use crate::stats::{BreakerState, Stats};
-use crate::units::{BLOCK_BYTES, Micros};
+use crate::units::{BLOCK_BYTES, Micros, TICKS};
 use crate::world::World;
 use crate::world::block::Residency;
 
 /// Bytes that populates and discards may have under way.
 const LOCAL_BYTES: u64 = 64 << 20;
+/// Launches looked ahead where evictions are not planned (DeepUM's default, its table 2).
+const UNPLANNED_LAUNCHES: u64 = 32;
 /// Blocks on the host whose dead content is dropped in one go.
 const STALE_AT_ONCE: usize = 64;
 
@@ -183,6 +185,9 @@ fn make_room(
     }
     discard_dead(policy, now, world, reserve, stats, commands);
     let floor = world.moment();
+    if world.without.planner && !world.enforce {
+        return;
+    }
     let steering = policy.breaker.allows(&world.usefulness, world.capacity);
     // Frames that are free, or will be, or whose content is dead.
     let mut have = world.free_frames(world.capacity)
@@ -214,7 +219,8 @@ fn make_room(
                 break;
             }
         }
-        if world.orders.bytes(Queue::Out) >= out_limit(world) {
+        let turn = world.without.duplex && world.orders.bytes(Queue::In) > 0;
+        if turn || world.orders.bytes(Queue::Out) >= out_limit(world) {
             break;
         }
         policy.ranks.resident.set(slot, None);
@@ -293,13 +299,22 @@ fn fetch(
     let limit = world.inflight_limit(Queue::In);
     let mut growth = None;
     loop {
-        let spare = world.free_frames(world.capacity) - reserve;
+        let planned = !world.without.planner || world.enforce;
+        let spare = if planned {
+            world.free_frames(world.capacity) - reserve
+        } else {
+            i64::from(u32::MAX)
+        };
         if spare <= 0 {
             return;
         }
         let fetch = policy.ranks.absent.first();
         let birth = policy.ranks.births.first();
-        let fetch = fetch.filter(|_| world.orders.bytes(Queue::In) < limit);
+        let turn = !world.without.duplex || world.orders.bytes(Queue::Out) == 0;
+        let horizon = world.moment() + UNPLANNED_LAUNCHES * TICKS;
+        let fetch = fetch.filter(|&(key, _)| planned || key < horizon);
+        let fetch = fetch.filter(|_| turn && world.orders.bytes(Queue::In) < limit);
+        let birth = birth.filter(|&(key, _)| planned || key < horizon);
         let birth = birth.filter(|_| world.orders.bytes(Queue::Local) < LOCAL_BYTES);
         let first = match (fetch, birth) {
             (Some(fetch), Some(birth)) => fetch.0 <= birth.0,
