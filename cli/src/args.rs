@@ -145,6 +145,10 @@ pub struct RunOptions {
     /// Socket of the daemon [default: $OVERSUB_SOCKET or /run/oversub/oversubd.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Begin with what this file holds of an earlier run, and leave there what this run
+    /// teaches (with a daemon for this program alone)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "no_daemon"])]
+    pub profile: Option<PathBuf>,
     /// Do without a daemon: managed memory, prefetched at allocation while it fits
     #[arg(long, conflicts_with = "socket")]
     pub no_daemon: bool,

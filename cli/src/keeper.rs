@@ -27,7 +27,7 @@ use crate::private_daemon::PrivateDaemon;
 ///
 /// # Errors
 /// Where the daemon cannot be started, with its reason. The folder is removed then too.
-pub fn keep(folder: &Path, daemon: Option<&Path>) -> Result<()> {
+pub fn keep(folder: &Path, daemon: Option<&Path>, profile: Option<&Path>) -> Result<()> {
     let program = getpid();
     let (mut ours, theirs) = {
         let (read, write) = pipe2(OFlag::O_CLOEXEC).context("cannot make a pipe")?;
@@ -53,7 +53,7 @@ pub fn keep(folder: &Path, daemon: Option<&Path>) -> Result<()> {
             // The second fork makes the keeper nobody's child.
             // SAFETY: as above.
             if let Ok(ForkResult::Child) = unsafe { fork() } {
-                be_keeper(program, folder, daemon, theirs);
+                be_keeper(program, folder, (daemon, profile), theirs);
             }
             exit_quietly()
         }
@@ -62,7 +62,10 @@ pub fn keep(folder: &Path, daemon: Option<&Path>) -> Result<()> {
 
 const READY: &str = "ready";
 
-fn be_keeper(program: Pid, folder: &Path, daemon: Option<&Path>, mut word: File) {
+/// Its program and the profile that it keeps.
+type Wanted<'a> = (Option<&'a Path>, Option<&'a Path>);
+
+fn be_keeper(program: Pid, folder: &Path, daemon: Wanted<'_>, mut word: File) {
     let guard = RemoveFolder(folder.to_path_buf());
     match prepare(program, folder, daemon, &word) {
         Ok((program, daemon)) => {
@@ -83,7 +86,7 @@ fn be_keeper(program: Pid, folder: &Path, daemon: Option<&Path>, mut word: File)
 fn prepare(
     program: Pid,
     folder: &Path,
-    daemon: Option<&Path>,
+    (daemon, profile): Wanted<'_>,
     word: &File,
 ) -> Result<(OwnedFd, Option<PrivateDaemon>)> {
     setsid().context("the keeper cannot have a session of its own")?;
@@ -91,7 +94,7 @@ fn prepare(
     let program = watch(program)?;
     leave_files(&[program.as_raw_fd(), word.as_raw_fd()])?;
     let daemon = daemon
-        .map(|path| PrivateDaemon::start(path, folder))
+        .map(|path| PrivateDaemon::start_with(path, folder, profile))
         .transpose()?;
     Ok((program, daemon))
 }

@@ -32,6 +32,14 @@ impl PrivateDaemon {
     /// # Errors
     /// Where it cannot be started or ends at once; the message has the end of its log.
     pub fn start(program: &Path, folder: &Path) -> Result<Self> {
+        Self::start_with(program, folder, None)
+    }
+
+    /// As [`PrivateDaemon::start`], with a file for what programs teach.
+    ///
+    /// # Errors
+    /// As [`PrivateDaemon::start`].
+    pub fn start_with(program: &Path, folder: &Path, profile: Option<&Path>) -> Result<Self> {
         let socket = folder.join("oversubd.sock");
         let log = folder.join("oversubd.log");
         let sink = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -42,6 +50,8 @@ impl PrivateDaemon {
             .arg(&socket)
             // It ends with its starter, not because no program has connected for a while.
             .args(["--http", "none", "--idle-exit", "4294967295"])
+            .args(profile.map(|_| "--profile"))
+            .args(profile)
             .stdin(Stdio::null())
             .stdout(sink.try_clone()?)
             .stderr(sink)

@@ -73,7 +73,8 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
         if daemon.is_some() {
             session_socket = Some(folder.join("oversubd.sock"));
         }
-        keeper::keep(&folder, daemon.as_deref())?;
+        let profile = options.profile.as_deref().map(std::path::absolute);
+        keeper::keep(&folder, daemon.as_deref(), profile.transpose()?.as_deref())?;
     }
     if options.no_daemon {
         // A place where no daemon can be: the library then goes on by itself.
@@ -115,6 +116,9 @@ impl Need {
     fn of(options: &RunOptions, socket: &Path) -> Self {
         if options.no_daemon || options.policy == Some(Policy::Driver) {
             return Self::None;
+        }
+        if options.profile.is_some() {
+            return Self::Private("a profile is this program's own".to_owned());
         }
         match control::status(socket) {
             Ok(status) => Self::Steered(status.policy),

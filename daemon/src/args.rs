@@ -38,6 +38,9 @@ pub struct Args {
     /// Shape of log lines
     #[arg(long, value_enum)]
     pub log_format: Option<LogFormat>,
+    /// Begin every session with what this file holds, and leave what it taught there
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// Load no BPF probes
     #[arg(long)]
     pub no_probes: bool,
@@ -78,6 +81,9 @@ impl Args {
         }
         if let Some(format) = self.log_format {
             config.log.format = format;
+        }
+        if let Some(path) = &self.profile {
+            config.profiles.file = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
         }
         if self.no_probes {
             config.probes.mode = crate::config::ProbesMode::Off;

@@ -17,6 +17,7 @@ pub mod logging;
 pub mod metrics;
 pub mod privileges;
 pub mod probes;
+pub mod profiles;
 pub mod schedule;
 pub mod serve;
 pub mod session;

@@ -24,6 +24,7 @@ impl Config {
         self.socket_violation()
             .or_else(|| self.session_violation())
             .or_else(|| self.engine_violation())
+            .or_else(|| self.profiles_violation())
     }
 
     /// The address of the HTTP listener; none where it is off.
@@ -110,6 +111,31 @@ impl Config {
                     "50 to 100000",
                 )
             })
+    }
+
+    fn profiles_violation(&self) -> Option<Violation> {
+        let profiles = &self.profiles;
+        let most = oversub_engine::PROFILE_BYTES as u64;
+        between(
+            "profiles.max_bytes",
+            profiles.max_bytes.0,
+            64 << 10,
+            most,
+            "64KiB to 64MiB",
+        )
+        .or_else(|| {
+            let files = profiles.max_files.into();
+            between("profiles.max_files", files, 1, 1 << 16, "1 to 65536")
+        })
+        .or_else(|| {
+            let directory = profiles.directory.as_deref()?;
+            rule(
+                "profiles.directory",
+                directory.display(),
+                directory.is_absolute(),
+                "an absolute path",
+            )
+        })
     }
 
     fn engine_violation(&self) -> Option<Violation> {

@@ -232,6 +232,7 @@ mod tests {
         let text = include_str!("../../../deploy/oversubd.toml");
         let mut config = Config::default();
         config.control.path = Some("/run/oversub/control.sock".into());
+        config.profiles.directory = Some("/var/lib/oversub/profiles".into());
         let all = toml::to_string(&config).expect("prints");
         let mut table = String::new();
         for line in all.lines() {

@@ -34,6 +34,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// The `deepum` policy.
     pub deepum: DeepumConfig,
+    /// What programs taught, for their next run.
+    pub profiles: ProfilesConfig,
     /// BPF probes.
     pub probes: ProbesConfig,
     /// Logs.
@@ -204,6 +206,32 @@ impl Default for EngineConfig {
             history_launches: engine.history_launches,
             execution_ids: engine.execution_ids,
             blocks: engine.blocks,
+        }
+    }
+}
+
+/// Where profiles are kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs)] // as above
+pub struct ProfilesConfig {
+    /// None: nothing is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    pub max_bytes: Size,
+    pub max_files: u32,
+    /// The one file of a daemon for one program, from the command line.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
+}
+
+impl Default for ProfilesConfig {
+    fn default() -> Self {
+        Self {
+            directory: None,
+            max_bytes: Size(16 << 20),
+            max_files: 256,
+            file: None,
         }
     }
 }

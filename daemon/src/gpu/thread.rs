@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -26,6 +27,7 @@ use crate::clock;
 use crate::limiter::Limiter;
 use crate::metrics::{GpuHistograms, Metrics};
 use crate::probes::{Probes, Seen};
+use crate::profiles;
 use crate::schedule;
 use crate::session::Session;
 
@@ -71,6 +73,8 @@ pub(super) struct EngineThread {
     /// Sessions that need a turn.
     due: BTreeSet<u64>,
     commands: Vec<Command>,
+    /// Threads that write profiles.
+    writers: Vec<JoinHandle<()>>,
 }
 
 impl EngineThread {
@@ -105,6 +109,7 @@ impl EngineThread {
             sessions: BTreeMap::new(),
             due: BTreeSet::new(),
             commands: Vec::new(),
+            writers: Vec::new(),
         })
     }
 
@@ -340,14 +345,34 @@ impl EngineThread {
         false
     }
 
+    /// Leaves what the session taught for the program's next run, beside this thread.
+    fn keep(&mut self, session: &mut Session) {
+        let Some((path, config, profile)) = session.learned() else {
+            return;
+        };
+        self.writers.retain(|writer| !writer.is_finished());
+        let write = move || match profiles::write(&path, &config, &profile) {
+            Ok(()) => tracing::debug!(path = %path.display(), "profile kept"),
+            Err(refused) => tracing::warn!(%refused, "profile not kept"),
+        };
+        let writer = std::thread::Builder::new().name("profile".to_owned());
+        match writer.spawn(write) {
+            Ok(writer) => self.writers.push(writer),
+            Err(error) => tracing::warn!(%error, "profile not kept: no thread to write it"),
+        }
+    }
+
     fn end(&mut self, number: u64, why: &End) {
-        let Some(session) = self.sessions.remove(&number) else {
+        let Some(mut session) = self.sessions.remove(&number) else {
             return;
         };
         self.due.remove(&number);
         let _ = self.epoll.delete(session.channel().events_fd());
         let _ = self.epoll.delete(session.socket.as_fd());
         session.channel().close();
+        if matches!(why, End::Gone | End::Stopped) {
+            self.keep(&mut session);
+        }
         let view = session.view();
         self.shared.directory.leave(session.peer.pid, number);
         self.shared.metrics.close(&view);
@@ -384,6 +409,10 @@ impl EngineThread {
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
         for number in numbers {
             self.end(number, &End::Stopped);
+        }
+        for writer in self.writers.drain(..) {
+            // It has said itself what failed.
+            let _ = writer.join();
         }
     }
 }

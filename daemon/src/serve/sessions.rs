@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::sys::socket::{MsgFlags, recv};
-use oversub_engine::Engine;
+use oversub_engine::{Config as EngineConfig, Engine, Profile};
 use oversub_protocol::handshake::{Hello, Status, Welcome};
 use tokio::sync::{Notify, Semaphore};
 use zerocopy::IntoBytes;
@@ -21,6 +22,7 @@ use crate::control::{CLOSED_SESSIONS, SessionView};
 use crate::gpu::{Gpus, SessionEnds, available_bytes};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
+use crate::profiles;
 use crate::session::{Peer, Session};
 use crate::socket::{Listener, credentials, send_with_fds, watch};
 
@@ -205,9 +207,19 @@ impl Door {
         let config = self
             .config
             .engine_config(policy, capacity, hello.budget_bytes != 0, discard);
-        let engine = Engine::new(config).map_err(|_| ("capacity", Status::MALFORMED))?;
         let peer = credentials(connection).map_err(|_| ("gone", Status::MALFORMED))?;
         let (pid, uid) = (peer.pid().unsigned_abs(), peer.uid());
+        let keeps = policy == Policy::Foresight;
+        let profile = keeps.then(|| profiles::path_of(&self.config.profiles, uid, pid));
+        let profile = profile.flatten();
+        let learned = profile
+            .as_deref()
+            .and_then(|path| self.learned(path, &config));
+        let engine = match &learned {
+            Some(learned) => Engine::with_profile(config, learned),
+            None => Engine::new(config),
+        };
+        let engine = engine.map_err(|_| ("capacity", Status::MALFORMED))?;
         let number = self
             .roster
             .enter(uid, &self.config)
@@ -228,14 +240,29 @@ impl Door {
         Ok(Admitted {
             peer,
             engine,
+            profile,
             driver_path: hello.driver_path().to_vec(),
         })
+    }
+
+    /// What an earlier run taught. Where that cannot be used the session begins cold.
+    fn learned(&self, path: &Path, engine: &EngineConfig) -> Option<Profile> {
+        match profiles::read(path, &self.config.profiles, engine) {
+            Ok(profile) => profile,
+            Err(refused) => {
+                if let Some(suppressed) = REFUSED.admit() {
+                    tracing::warn!(%refused, suppressed, "profile not used: the session begins cold");
+                }
+                None
+            }
+        }
     }
 
     fn begin(&self, connection: OwnedFd, admitted: Admitted) {
         let Admitted {
             peer,
             engine,
+            profile,
             driver_path,
         } = admitted;
         let (number, pid, uid, soft) = (peer.session, peer.pid, peer.uid, peer.soft);
@@ -258,13 +285,9 @@ impl Door {
                 budget = peer.budget_bytes,
                 "session begins"
             );
-            self.gpus.serve(Session::new(
-                peer,
-                connection,
-                channel,
-                engine,
-                &self.config,
-            ))
+            let mut session = Session::new(peer, connection, channel, engine, &self.config);
+            session.profile = profile.map(|path| (path, self.config.profiles.clone()));
+            self.gpus.serve(session)
         });
         match begun {
             Ok(()) => {
@@ -289,6 +312,7 @@ impl Door {
 struct Admitted {
     peer: Peer,
     engine: Engine,
+    profile: Option<PathBuf>,
     driver_path: Vec<u8>,
 }
 

@@ -10,17 +10,19 @@ pub mod progress;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use oversub_engine::{Bytes, Command, Engine, Event, Micros};
+use oversub_engine::{Bytes, Command, Engine, Event, Micros, Profile};
 use oversub_protocol::command::CommandRecord;
 use oversub_protocol::layout::ControlPage;
 use oversub_protocol::ring::Corrupt;
 
 use crate::channel::Channel;
 use crate::clock;
-use crate::config::{Config, Policy};
+use crate::config::{Config, Policy, ProfilesConfig};
 use crate::control::{LatencyView, SessionView};
+use crate::profiles;
 use intake::Intake;
 
 /// Looks at the device's words that may find nothing before they become rarer.
@@ -68,6 +70,8 @@ pub struct Session {
     pub peer: Peer,
     /// Its end is the end of the session.
     pub socket: OwnedFd,
+    /// Where to leave what the program taught.
+    pub profile: Option<(PathBuf, ProfilesConfig)>,
     channel: Channel,
     intake: Intake,
     pending: VecDeque<CommandRecord>,
@@ -111,6 +115,7 @@ impl Session {
         let session = Self {
             peer,
             socket,
+            profile: None,
             channel,
             intake: Intake::new(engine, config),
             pending: VecDeque::new(),
@@ -266,6 +271,15 @@ impl Session {
     pub fn next_wakeup(&self) -> Option<Micros> {
         let engine = self.intake.engine().next_wakeup();
         [self.look.next, engine].into_iter().flatten().min()
+    }
+
+    /// What the program taught, and where to leave it; none where nothing is kept, or too
+    /// little was seen.
+    pub fn learned(&mut self) -> Option<(PathBuf, ProfilesConfig, Profile)> {
+        let engine = self.intake.engine();
+        let enough = engine.stats().launches >= profiles::LEAST_LAUNCHES;
+        let (path, config) = self.profile.take().filter(|_| enough)?;
+        Some((path, config, engine.profile()))
     }
 
     /// What there is to say about the session now.
