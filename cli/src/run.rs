@@ -7,6 +7,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum as _;
+use oversub_engine as engine;
+use oversubd::config::ProfilesConfig;
+use oversubd::profiles;
 
 use crate::args::{self, Policy, RunOptions};
 use crate::control;
@@ -72,6 +75,13 @@ pub fn run(options: &RunOptions) -> Result<ExitCode> {
         }
         if daemon.is_some() {
             session_socket = Some(folder.join("oversubd.sock"));
+        }
+        if let Some(path) = &options.profile {
+            // The daemon reads it again for itself; its own log is not the user's to see.
+            let engine = engine::Config::new(engine::PolicyKind::Foresight, engine::Bytes(1 << 40));
+            if let Err(refused) = profiles::read(path, &ProfilesConfig::default(), &engine) {
+                say(format!("{refused}; the program starts without a profile"));
+            }
         }
         let profile = options.profile.as_deref().map(std::path::absolute);
         keeper::keep(&folder, daemon.as_deref(), profile.transpose()?.as_deref())?;

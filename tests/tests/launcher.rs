@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use oversub_tests::binary;
 use oversub_tests::program::{Outcome, clean, finish, outcome, oversub, wait_for};
-use oversub_tests::workload::{driver_folder, soft_gpu, stats_file};
+use oversub_tests::workload::{Workload, assert_right, driver_folder, soft_gpu, stats_file};
 
 /// How a program ends by itself.
 fn alone(line: &[&str]) -> Outcome {
@@ -251,4 +251,27 @@ fn without_a_driver_it_is_said_how_to_go_on() {
         told.err.contains("--soft") || std::path::Path::new("/dev/nvidiactl").exists(),
         "{told:?}"
     );
+}
+
+#[test]
+fn a_profile_is_kept_used_again_and_refused_by_name_when_damaged() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let profile = folder.path().join("sweep.profile");
+    let path = profile.to_string_lossy().into_owned();
+    let sweep = Workload::new("sweep", 1.5, 3);
+    let run = || {
+        let (_folder, stats) = stats_file();
+        let told = outcome(&mut sweep.under_oversub(&["--profile", &path], &stats));
+        assert_right(&told);
+        told
+    };
+    let first = run();
+    assert!(!first.err.contains("without a profile"), "{}", first.err);
+    let kept = wait_for("the profile to be kept", || std::fs::read(&profile).ok());
+    assert!(!run().err.contains("without a profile"));
+    std::fs::write(&profile, &kept[..kept.len() / 2]).expect("damages the profile");
+    let damaged = run();
+    let refusal = damaged.err.lines().find(|line| line.contains(&path));
+    let refusal = refusal.expect("the damaged profile is named");
+    assert!(refusal.contains("without a profile"), "{refusal}");
 }

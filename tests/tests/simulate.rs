@@ -190,7 +190,7 @@ fn lifetimes_tell_policies_and_bounds_what_is_dead() {
     let out = |lifetimes: &str| {
         let arguments = [
             "--policy",
-            "foresight",
+            "opt",
             "--ratio",
             "2",
             "--lifetimes",
