@@ -45,6 +45,8 @@ pub struct Config {
     pub execution_ids: usize,
     /// Most blocks of managed memory tracked; beyond it, memory is left to the driver.
     pub blocks: usize,
+    /// Decisions remembered, to say why; 0: none.
+    pub decisions: usize,
 }
 
 /// DeepUM's parameters (paper sections 4 and 6.2; its defaults are Config9).
@@ -90,6 +92,7 @@ impl Config {
             history_launches: 1 << 18,
             execution_ids: 20_000,
             blocks: 1 << 20,
+            decisions: 1 << 12,
         }
     }
 

@@ -6,18 +6,19 @@
 use std::sync::Arc;
 
 use crate::access::{Accesses, Argument};
+use crate::decision::{Decision, Place, Why};
 use crate::event::{Cause, Copy, Launch};
 use crate::functions::Functions;
 use crate::identity::{Identities, UNKNOWN};
 use crate::pace::Pace;
-use crate::policy::{self, Policy};
+use crate::policy::{self, Policy, Stops};
 use crate::profile::Profile;
 use crate::stats::CAUSES;
 use crate::units::{BLOCK_BYTES, BlockId, Range, TICKS};
 use crate::usefulness::Share;
 use crate::warm::{self, Warm};
-use crate::world::World;
 use crate::world::block::{Residency, Set};
+use crate::world::{NEVER, World};
 use crate::{
     Bytes, Command, Config, ConfigError, Direction, Event, Micros, PolicyKind, Queue, Snapshot,
     Stats,
@@ -115,6 +116,7 @@ impl Engine {
     /// Takes in one event. `now` never goes back.
     pub fn step(&mut self, now: Micros, event: &Event<'_>) {
         self.now = self.now.max(now);
+        self.world.now = self.now;
         self.stats.events += 1;
         match *event {
             Event::Function { function, name } => self.functions.named(function, name),
@@ -188,6 +190,7 @@ impl Engine {
     /// [`Engine::next_wakeup`].
     pub fn decide(&mut self, now: Micros, commands: &mut Vec<Command>) {
         self.now = self.now.max(now);
+        self.world.now = self.now;
         let world = &mut self.world;
         let stride = self.pace.stride();
         world.running_end = world.window.running_end(stride);
@@ -266,6 +269,7 @@ impl Engine {
                 + world.history.bytes()
                 + world.orders.table_bytes()
                 + world.progress.bytes()
+                + world.decisions.bytes()
                 + self.identities.bytes()
                 + self.accesses.bytes()
                 + self.accesses.scatter.bytes()
@@ -275,6 +279,42 @@ impl Engine {
             breaker: self.policy.breaker(),
             cycle_launches: world.history.lag(),
         }
+    }
+
+    /// Why a block is where it is; none where it is no managed memory that is tracked.
+    pub fn why(&self, block: BlockId) -> Option<Why> {
+        let world = &self.world;
+        let slot = world.blocks.find(block)?;
+        let state = world.blocks.get(slot);
+        let next = Some(world.next_use(slot)).filter(|&next| next != NEVER);
+        let launch_of = |moment: u64| world.history.own_number(moment / TICKS);
+        Some(Why {
+            block,
+            launch: world.history.own_number(world.floor()),
+            place: match state.residency {
+                Residency::Unpopulated => Place::Nowhere,
+                Residency::Host => Place::Host,
+                Residency::Device => Place::Device,
+                Residency::MovingIn => Place::Incoming,
+                Residency::MovingOut => Place::Outgoing,
+            },
+            dead: state.dead(),
+            next_use: next.map(launch_of),
+            queued: next.is_some_and(|next| next / TICKS <= world.history.head()),
+            standing: self.policy.standing(world, slot),
+            decisions: world.decisions.of(slot, block),
+        })
+    }
+
+    /// The decisions from number `from` on (the first is 0), oldest first, as far as they are
+    /// remembered, and the number of the next one.
+    pub fn decisions(&self, from: u64) -> (impl Iterator<Item = &Decision>, u64) {
+        self.world.decisions.since(from)
+    }
+
+    /// Why the policy went no further when it last decided.
+    pub fn stops(&self) -> Stops {
+        self.policy.stops()
     }
 
     fn launch(&mut self, launch: &Launch<'_>) {

@@ -8,6 +8,7 @@ mod access;
 mod breaker;
 mod command;
 mod config;
+mod decision;
 mod engine;
 mod event;
 mod functions;
@@ -26,8 +27,10 @@ mod world;
 
 pub use command::{Command, Operation, Queue};
 pub use config::{Config, ConfigError, DeepumConfig, PolicyKind};
+pub use decision::{Decision, Fate, Place, Reason, Standing, Step, Stop, Why};
 pub use engine::Engine;
 pub use event::{Cause, Copy, Direction, Event, Launch};
+pub use policy::Stops;
 pub use profile::{PROFILE_BYTES, PROFILE_VERSION, Profile, ProfileError};
 pub use stats::{BreakerState, Snapshot, Stats};
 pub use units::{BLOCK_BYTES, BlockId, Bytes, FunctionId, Micros, Range, Seq, StreamId};

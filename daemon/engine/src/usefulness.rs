@@ -17,7 +17,7 @@ pub(crate) struct Usefulness {
 
 /// How much of what a launch was taken to use it needed, as far as its absent blocks show:
 /// nobody sees accesses that hit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Share {
     touched: u64,
     of: u64,

@@ -7,6 +7,7 @@
 use super::Policy;
 use super::ranking::Ranking;
 use crate::command::{Command, Operation, Queue};
+use crate::decision::Reason;
 use crate::stats::Stats;
 use crate::units::Micros;
 use crate::world::World;
@@ -68,9 +69,14 @@ pub(crate) fn evict_in_order(
         // What runs now uses more than the budget: as the driver does, in order.
         victims = in_order().take(wanted).collect();
     }
+    let because = if over {
+        Reason::Budget
+    } else {
+        Reason::LeastRecent
+    };
     for slot in victims {
         resident.set(slot, None);
-        world.order(now, Operation::Evict, slot, stats, commands);
+        world.order(now, Operation::Evict, slot, because, stats, commands);
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) use demand::budget_reserve;
 use std::fmt::Debug;
 
 use crate::command::Command;
+use crate::decision::{Standing, Stop};
 use crate::stats::{BreakerState, Stats};
 use crate::units::Micros;
 use crate::world::World;
@@ -40,9 +41,38 @@ pub(crate) trait Policy: Debug + Send {
         BreakerState::Closed
     }
 
+    /// What it has in mind for a block, as of its last decision.
+    fn standing(&self, _world: &World, _slot: u32) -> Standing {
+        Standing::Unsaid
+    }
+
+    /// Why it went no further when it last decided.
+    fn stops(&self) -> Stops {
+        Stops::default()
+    }
+
     /// Estimated size of its tables in bytes.
     fn table_bytes(&self) -> u64 {
         0
+    }
+}
+
+/// Why a policy went no further than it did when it last decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stops {
+    /// Why the next victim stays.
+    pub room: Stop,
+    /// Why the next fetch, or birth, waits.
+    pub fetch: Stop,
+}
+
+impl Default for Stops {
+    fn default() -> Self {
+        let stop = Stop::Nothing;
+        Self {
+            room: stop,
+            fetch: stop,
+        }
     }
 }
 

@@ -134,6 +134,17 @@ impl Ranking {
         }
     }
 
+    /// The key of a block that has a place.
+    pub(crate) fn key(&self, slot: u32) -> Option<u64> {
+        let key = self.keys.get(slot as usize).copied();
+        key.filter(|&key| key != UNRANKED)
+    }
+
+    /// How many come before this one.
+    pub(crate) fn before(&self, key: u64, slot: u32) -> usize {
+        self.iter().take_while(|&entry| entry < (key, slot)).count()
+    }
+
     /// How many have a place.
     pub(crate) fn len(&self) -> usize {
         self.order.len

@@ -268,6 +268,11 @@ impl History {
         (self.head() - self.restored) as usize
     }
 
+    /// The number within this session of the launch at `position`, from 1.
+    pub(crate) fn own_number(&self, position: u64) -> u64 {
+        position.saturating_sub(self.restored)
+    }
+
     /// The first launches of the session, at most so many.
     pub(crate) fn opening(&self, count: usize) -> &[(u32, u32)] {
         &self.opening[..self.opening.len().min(count)]

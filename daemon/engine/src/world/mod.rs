@@ -15,10 +15,11 @@ pub(crate) mod progress;
 mod tests;
 pub(crate) mod window;
 
+use crate::decision::{Decisions, Fate, Step};
 use crate::event::{Cause, Direction};
 use crate::policy::budget_reserve;
 use crate::stats::Stats;
-use crate::units::{BLOCK_BYTES, BlockId, Range, Seq, StreamId, TICKS};
+use crate::units::{BLOCK_BYTES, BlockId, Micros, Range, Seq, StreamId, TICKS};
 use crate::usefulness::{Share, Usefulness};
 use crate::{Config, Without};
 use block::{Blocks, Extent, Residency};
@@ -40,6 +41,10 @@ pub(crate) struct World {
     pub history: History,
     pub orders: Orders,
     pub usefulness: Usefulness,
+    /// What was decided, and why.
+    pub decisions: Decisions,
+    /// The time of the last event or decision.
+    pub now: Micros,
     /// Events of faults or migrations come: what did not fault was there.
     pub probes: bool,
     /// Last position that may be running now.
@@ -72,6 +77,8 @@ impl World {
             history: History::new(config.history_launches),
             orders: Orders::new(config.link_bytes_per_us),
             usefulness: Usefulness::default(),
+            decisions: Decisions::new(config.decisions),
+            now: Micros(0),
             probes: false,
             running_end: 0,
             guard_end: 0,
@@ -104,6 +111,7 @@ impl World {
         .blocks()
         {
             let slot = self.blocks.insert(id, pool, born);
+            self.decisions.forget(slot);
             if place != Residency::Unpopulated {
                 self.blocks.set(slot, place);
             }
@@ -235,9 +243,14 @@ impl World {
         if block.residency == Residency::MovingIn && block.unproven {
             block.unproven = false;
             self.usefulness.late(BLOCK_BYTES);
+            self.note(slot, Step::Came(Fate::Late));
         }
         // It left before it was used.
+        let block = self.blocks.get_mut(slot);
         let undecided = u64::from(std::mem::take(&mut block.undecided));
+        if undecided > 0 {
+            self.note(slot, Step::Came(Fate::Wasted));
+        }
         self.usefulness.wasted(BLOCK_BYTES * undecided);
         if self.remote {
             self.mapped_on_host(slot);
@@ -268,11 +281,21 @@ impl World {
             if probes {
                 self.usefulness
                     .came_to(BLOCK_BYTES * undecided, needed, false);
+                if needed == Share::ALL {
+                    self.note(slot, Step::Came(Fate::Useful));
+                }
             } else {
                 self.usefulness.wasted(BLOCK_BYTES * undecided);
+                self.note(slot, Step::Came(Fate::Wasted));
             }
         }
+        let block = self.blocks.get_mut(slot);
         let (residency, proven) = (block.residency, std::mem::take(&mut block.unproven));
+        if proven && needed == Share::ALL {
+            let late = residency == Residency::MovingIn;
+            let fate = if late { Fate::Late } else { Fate::Useful };
+            self.note(slot, Step::Came(fate));
+        }
         match residency {
             Residency::MovingIn if proven => self.usefulness.came_to(BLOCK_BYTES, needed, true),
             _ if proven => self.usefulness.came_to(BLOCK_BYTES, needed, false),
@@ -304,6 +327,7 @@ impl World {
             }
         } else {
             self.usefulness.wasted(BLOCK_BYTES);
+            self.note(slot, Step::Came(Fate::Wasted));
         }
     }
 

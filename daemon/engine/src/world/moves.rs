@@ -2,10 +2,11 @@
 //!
 //! Owns the change of a block's state when a command on it is given and when it is done.
 
-use super::World;
 use super::block::Residency;
 use super::orders::Order;
+use super::{NEVER, World};
 use crate::command::{Command, Operation, Queue};
+use crate::decision::{Because, Decision, Fate, Step, launch_at};
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Micros};
 
@@ -23,12 +24,14 @@ impl World {
         self.discard && block.dead() && !block.refused
     }
 
-    /// Asks for something on one block, which must be in a state that allows it.
+    /// Asks for something on one block, which must be in a state that allows it. `because`
+    /// says why, for whoever asks.
     pub(crate) fn order(
         &mut self,
         now: Micros,
         operation: Operation,
         slot: u32,
+        because: impl Into<Because>,
         stats: &mut Stats,
         commands: &mut Vec<Command>,
     ) {
@@ -37,6 +40,9 @@ impl World {
             Operation::Evict => Queue::Out,
             Operation::Discard | Operation::Populate => Queue::Local,
         };
+        let because = because.into();
+        let step = Step::Ordered(operation, because.reason);
+        self.write_down(slot, step, because.rival);
         let from_host = self.blocks.get(slot).residency == Residency::Host;
         let block = self.blocks.get_mut(slot);
         let id = block.id;
@@ -81,6 +87,41 @@ impl World {
         stats.commands += (commands.len() - before) as u64;
     }
 
+    /// Writes down what a command on a block came to.
+    pub(super) fn note(&mut self, slot: u32, step: Step) {
+        self.write_down(slot, step, None);
+    }
+
+    fn write_down(&mut self, slot: u32, step: Step, rival: Option<u64>) {
+        if !self.decisions.wanted() {
+            return;
+        }
+        let number = |moment: u64| self.history.own_number(launch_at(moment));
+        let next = self.next_use(slot);
+        let decision = Decision {
+            at: self.now,
+            block: self.blocks.get(slot).id,
+            step,
+            launch: self.history.own_number(self.floor()),
+            next_use: (next != NEVER).then(|| number(next)),
+            rival_use: rival.map(number),
+            cost_us: self.cost_us(step),
+            cycle: self.history.lag(),
+            breaker: self.decisions.breaker,
+        };
+        self.decisions.record(slot, decision);
+    }
+
+    /// Time that the link takes for one block, by its measured rate.
+    fn cost_us(&self, step: Step) -> u32 {
+        let queue = match step {
+            Step::Ordered(Operation::Prefetch, _) => Queue::In,
+            Step::Ordered(Operation::Evict, _) => Queue::Out,
+            Step::Ordered(Operation::Discard | Operation::Populate, _) | Step::Came(_) => return 0,
+        };
+        (BLOCK_BYTES as f64 / self.orders.rate(queue)) as u32
+    }
+
     /// A command is done, or had no effect.
     pub(crate) fn settle(&mut self, order: Order, refused: bool) {
         for number in order.blocks.first..order.blocks.end() {
@@ -94,7 +135,9 @@ impl World {
                 if std::mem::take(&mut block.unproven) {
                     self.usefulness.taken_back(BLOCK_BYTES);
                 }
+                self.note(slot, Step::Came(Fate::Refused));
             }
+            let block = self.blocks.get_mut(slot);
             match (order.operation, residency, refused) {
                 (Operation::Prefetch | Operation::Populate, Residency::MovingIn, false)
                 | (Operation::Evict | Operation::Discard, Residency::MovingOut, true) => {

@@ -4,7 +4,7 @@ use super::block::Extent;
 use super::*;
 use crate::access::Access;
 use crate::command::{Operation, Queue};
-use crate::units::Micros;
+use crate::decision::Reason;
 use crate::{Bytes, PolicyKind};
 
 /// A world of one launch at position 1 that uses block 1 of two, which a prefetch has brought
@@ -39,7 +39,14 @@ fn evicted_meanwhile() -> (World, u32) {
         .push((position, 0), call, access, Arc::from([]));
     world.running_end = position;
     for operation in [Operation::Prefetch, Operation::Evict] {
-        world.order(Micros(0), operation, slot, &mut stats, &mut commands);
+        world.order(
+            Micros(0),
+            operation,
+            slot,
+            Reason::Needed,
+            &mut stats,
+            &mut commands,
+        );
         let queue = [Queue::In, Queue::Out][usize::from(operation == Operation::Evict)];
         let done = world.orders.complete(Micros(1), queue, 1);
         world.settle(done.expect("it was ordered"), false);
@@ -108,7 +115,14 @@ fn each_time_that_it_comes_and_leaves_is_judged() {
     let (mut world, slot) = evicted_meanwhile();
     let (mut stats, mut commands) = (Stats::default(), Vec::new());
     for operation in [Operation::Prefetch, Operation::Evict] {
-        world.order(Micros(2), operation, slot, &mut stats, &mut commands);
+        world.order(
+            Micros(2),
+            operation,
+            slot,
+            Reason::Needed,
+            &mut stats,
+            &mut commands,
+        );
         let queue = [Queue::In, Queue::Out][usize::from(operation == Operation::Evict)];
         let done = world.orders.complete(Micros(3), queue, 2);
         world.settle(done.expect("it was ordered"), false);

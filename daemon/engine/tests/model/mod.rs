@@ -10,4 +10,5 @@
 pub mod device;
 pub mod programs;
 
+#[allow(unused_imports)]
 pub use device::{Device, Machine, Outcome};

@@ -18,6 +18,7 @@ use super::demand::{budget_reserve, evict_in_order};
 use super::ranking::Ranking;
 use crate::Config;
 use crate::command::{Command, Operation, Queue};
+use crate::decision::Reason;
 use crate::hash::Map;
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Micros};
@@ -161,7 +162,7 @@ impl Deepum {
                     Residency::Host => Operation::Prefetch,
                     _ => Operation::Populate,
                 };
-                world.order(now, operation, slot, s, c);
+                world.order(now, operation, slot, Reason::Correlated, s, c);
             }
             self.waiting.pop_front();
         }
@@ -202,12 +203,12 @@ impl Deepum {
                     break;
                 }
                 self.resident.set(slot, None);
-                let operation = if discard {
-                    Operation::Discard
+                let (operation, because) = if discard {
+                    (Operation::Discard, Reason::Dead)
                 } else {
-                    Operation::Evict
+                    (Operation::Evict, Reason::LeastRecent)
                 };
-                world.order(now, operation, slot, s, c);
+                world.order(now, operation, slot, because, s, c);
                 have += 1;
             }
         }

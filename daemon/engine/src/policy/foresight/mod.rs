@@ -12,9 +12,10 @@
 mod plan;
 mod rank;
 
-use super::Policy;
+use super::{Policy, Stops};
 use crate::breaker::Breaker;
 use crate::command::Command;
+use crate::decision::Standing;
 use crate::stats::{BreakerState, Stats};
 use crate::units::{Micros, TICKS};
 use crate::world::World;
@@ -27,6 +28,7 @@ pub(crate) struct Foresight {
     ranks: Ranks,
     breaker: Breaker,
     reach: Reach,
+    stops: Stops,
 }
 
 impl Policy for Foresight {
@@ -54,11 +56,20 @@ impl Policy for Foresight {
             stats.breaker_opened = self.breaker.opened();
             self.reach.adapt(now, world);
         }
+        world.decisions.breaker = self.breaker.state();
         plan::carry_out(self, now, world, stats, commands);
     }
 
     fn breaker(&self) -> BreakerState {
         self.breaker.state()
+    }
+
+    fn standing(&self, world: &World, slot: u32) -> Standing {
+        self.ranks.standing(world, slot, self.stops)
+    }
+
+    fn stops(&self) -> Stops {
+        self.stops
     }
 
     fn table_bytes(&self) -> u64 {

@@ -5,6 +5,7 @@
 use super::Foresight;
 use super::rank::is_known;
 use crate::command::{Command, Operation, Queue};
+use crate::decision::{Reason, Stop};
 use crate::policy::demand::{budget_reserve, out_limit};
 use crate::stats::{BreakerState, Stats};
 use crate::units::{BLOCK_BYTES, Micros, TICKS};
@@ -125,8 +126,8 @@ pub(crate) fn carry_out(
 ) {
     let reserve = reserve(world);
     drop_stale(policy, now, world, reserve, stats, commands);
-    make_room(policy, now, world, reserve, stats, commands);
-    fetch(policy, now, world, reserve, stats, commands);
+    policy.stops.room = make_room(policy, now, world, reserve, stats, commands);
+    policy.stops.fetch = fetch(policy, now, world, reserve, stats, commands);
 }
 
 /// Frames that are kept free for faults; none where everything fits.
@@ -164,13 +165,14 @@ fn drop_stale(
         };
         policy.ranks.stale.set(slot, None);
         if world.discardable(slot) && world.orders.bytes(Queue::Local) < LOCAL_BYTES {
-            world.order(now, Operation::Discard, slot, stats, commands);
+            let because = Reason::Stale;
+            world.order(now, Operation::Discard, slot, because, stats, commands);
         }
     }
 }
 
 /// Makes frames free for the reserve and for the next needs: dead blocks first, which cost
-/// nothing, then live ones, furthest next use first.
+/// nothing, then live ones, furthest next use first. Says why the next victim stays.
 fn make_room(
     policy: &mut Foresight,
     now: Micros,
@@ -178,15 +180,18 @@ fn make_room(
     reserve: i64,
     stats: &mut Stats,
     commands: &mut Vec<Command>,
-) {
+) -> Stop {
+    if reserve == 0 {
+        return Stop::Fits;
+    }
     // Open, the breaker leaves victims to the driver as well; a budget is kept all the same.
-    if reserve == 0 || (!world.enforce && policy.breaker.state() == BreakerState::Open) {
-        return;
+    if !world.enforce && policy.breaker.state() == BreakerState::Open {
+        return Stop::DriverEvicts;
     }
     discard_dead(policy, now, world, reserve, stats, commands);
     let floor = world.moment();
     if world.without.planner && !world.enforce {
-        return;
+        return Stop::DriverEvicts;
     }
     let steering = policy.breaker.allows(&world.usefulness, world.capacity);
     // Frames that are free, or will be, or whose content is dead.
@@ -201,31 +206,51 @@ fn make_room(
         // so, and the driver would do the same.
         let over = world.enforce && have < 0;
         if key <= world.guard_end && !over {
-            break;
+            return Stop::InUse;
         }
-        if have >= reserve {
+        let mut because = Reason::Reserve.into();
+        if over {
+            because = Reason::Budget.into();
+        } else if have >= reserve {
             let births = match growth {
                 Some((until, births)) if until == key => births,
                 _ => policy.ranks.unmet_births(world, key),
             };
             growth = Some((key, births));
             let spare = have - reserve;
-            let worth = spare < births
-                || (steering
-                    && fetches
-                        .get((spare - births) as usize)
-                        .is_some_and(|&at| policy.reach.allows(floor, at, key)));
-            if !worth {
-                break;
-            }
+            because = if spare < births {
+                Reason::Births.into()
+            } else if !steering {
+                return withheld(policy);
+            } else {
+                match fetches.get((spare - births) as usize) {
+                    None => return Stop::Enough,
+                    Some(&at) if policy.reach.allows(floor, at, key) => {
+                        Reason::Exchange.for_need(Some(at))
+                    }
+                    Some(_) => return Stop::NotSoonEnough,
+                }
+            };
         }
         let turn = world.without.duplex && world.orders.bytes(Queue::In) > 0;
-        if turn || world.orders.bytes(Queue::Out) >= out_limit(world) {
-            break;
+        if turn {
+            return Stop::OtherDirection;
+        }
+        if world.orders.bytes(Queue::Out) >= out_limit(world) {
+            return Stop::LinkFull;
         }
         policy.ranks.resident.set(slot, None);
-        world.order(now, Operation::Evict, slot, stats, commands);
+        world.order(now, Operation::Evict, slot, because, stats, commands);
         have += 1;
+    }
+    Stop::Nothing
+}
+
+/// Why nothing is fetched though there is something to fetch.
+fn withheld(policy: &Foresight) -> Stop {
+    match policy.breaker.state() {
+        BreakerState::Open => Stop::Breaker,
+        BreakerState::Closed | BreakerState::HalfOpen => Stop::Trust,
     }
 }
 
@@ -245,20 +270,27 @@ fn discard_dead(
     let met = (have - reserve).max(0) as usize;
     let mut needs = near_needs(policy, world).into_iter().skip(met);
     while let Some((key, slot)) = policy.ranks.dead.last() {
-        if have >= reserve && needs.next().is_none_or(|at| at >= key) {
-            break;
-        }
-        let discard = world.discardable(slot);
-        let (operation, queue, limit) = if discard {
-            (Operation::Discard, Queue::Local, LOCAL_BYTES)
+        let need = if have >= reserve {
+            match needs.next() {
+                Some(at) if at < key => Some(at),
+                _ => break,
+            }
         } else {
-            (Operation::Evict, Queue::Out, out_limit(world))
+            None
+        };
+        let discard = world.discardable(slot);
+        let (operation, queue, limit, reason) = if discard {
+            (Operation::Discard, Queue::Local, LOCAL_BYTES, Reason::Dead)
+        } else {
+            let limit = out_limit(world);
+            (Operation::Evict, Queue::Out, limit, Reason::Undroppable)
         };
         if world.orders.bytes(queue) >= limit {
             break;
         }
         policy.ranks.dead.set(slot, None);
-        world.order(now, operation, slot, stats, commands);
+        let because = reason.for_need(need.filter(|&at| is_known(at)));
+        world.order(now, operation, slot, because, stats, commands);
         have += 1;
     }
 }
@@ -284,7 +316,7 @@ fn near_needs(policy: &Foresight, world: &World) -> Vec<u64> {
 
 /// Brings what is needed next while there are frames above the reserve. A birth takes no
 /// time on the link, so it does not wait behind fetches, but leaves the frames to those
-/// that come before it.
+/// that come before it. Says why the next one waits.
 fn fetch(
     policy: &mut Foresight,
     now: Micros,
@@ -292,13 +324,13 @@ fn fetch(
     reserve: i64,
     stats: &mut Stats,
     commands: &mut Vec<Command>,
-) {
-    if !policy.breaker.allows(&world.usefulness, world.capacity) {
-        return;
-    }
+) -> Stop {
     let limit = world.inflight_limit(Queue::In);
     let mut growth = None;
     loop {
+        if !policy.breaker.allows(&world.usefulness, world.capacity) {
+            return withheld(policy);
+        }
         let planned = !world.without.planner || world.enforce;
         let spare = if planned {
             world.free_frames(world.capacity) - reserve
@@ -306,15 +338,18 @@ fn fetch(
             i64::from(u32::MAX)
         };
         if spare <= 0 {
-            return;
+            return Stop::NoFrame;
         }
         let fetch = policy.ranks.absent.first();
         let birth = policy.ranks.births.first();
         let turn = !world.without.duplex || world.orders.bytes(Queue::Out) == 0;
         let horizon = world.moment() + UNPLANNED_LAUNCHES * TICKS;
+        let waiting = fetch.or(birth).map_or(Stop::Nothing, |_| Stop::Horizon);
         let fetch = fetch.filter(|&(key, _)| planned || key < horizon);
-        let fetch = fetch.filter(|_| turn && world.orders.bytes(Queue::In) < limit);
         let birth = birth.filter(|&(key, _)| planned || key < horizon);
+        let full = fetch.or(birth).map_or(waiting, |_| Stop::LinkFull);
+        let full = if turn { full } else { Stop::OtherDirection };
+        let fetch = fetch.filter(|_| turn && world.orders.bytes(Queue::In) < limit);
         let birth = birth.filter(|_| world.orders.bytes(Queue::Local) < LOCAL_BYTES);
         let first = match (fetch, birth) {
             (Some(fetch), Some(birth)) => fetch.0 <= birth.0,
@@ -328,26 +363,32 @@ fn fetch(
             };
             growth = Some((key, births));
             if spare <= births {
-                let Some((_, slot)) = birth else { return };
+                let Some((_, slot)) = birth else {
+                    return Stop::FramesForBirths;
+                };
                 policy.ranks.births.set(slot, None);
-                world.order(now, Operation::Populate, slot, stats, commands);
+                let because = Reason::Born;
+                world.order(now, Operation::Populate, slot, because, stats, commands);
                 continue;
             }
             policy.ranks.absent.set(slot, None);
-            world.order(now, Operation::Prefetch, slot, stats, commands);
+            let because = if is_known(key) {
+                Reason::Needed
+            } else {
+                Reason::UsedOnHost
+            };
+            world.order(now, Operation::Prefetch, slot, because, stats, commands);
         } else if let Some((key, slot)) = birth {
             // As many fetches as there are frames come before it.
             let last = policy.ranks.absent.nth(spare as usize - 1);
             if last.is_some_and(|(at, _)| at < key) {
-                return;
+                return Stop::FramesForFetches;
             }
             policy.ranks.births.set(slot, None);
-            world.order(now, Operation::Populate, slot, stats, commands);
+            let because = Reason::Born;
+            world.order(now, Operation::Populate, slot, because, stats, commands);
         } else {
-            return;
-        }
-        if !policy.breaker.allows(&world.usefulness, world.capacity) {
-            return;
+            return full;
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Owns the keys and keeps them true at logarithmic cost per changed block.
 
+use crate::decision::{Standing, launch_at};
+use crate::policy::Stops;
 use crate::policy::ranking::Ranking;
 use crate::units::TICKS;
 use crate::world::block::{Block, Residency};
@@ -157,6 +159,41 @@ impl Ranks {
         }
         if let Some(ranking) = self.ranking(place) {
             ranking.set(slot, Some(key));
+        }
+    }
+
+    /// What the ranks mean for a block: its place among the others.
+    pub(crate) fn standing(&self, world: &World, slot: u32, stops: Stops) -> Standing {
+        let block = world.blocks.get(slot);
+        if matches!(block.residency, Residency::MovingIn | Residency::MovingOut) {
+            return Standing::UnderWay;
+        }
+        if block.refused {
+            return Standing::LeftAlone;
+        }
+        let waits = |ranking: &Ranking| match ranking.key(slot) {
+            Some(key) => Standing::Waits {
+                before: ranking.before(key, slot) as u64,
+                stop: stops.fetch,
+            },
+            None => Standing::Unsaid,
+        };
+        match self.places.get(slot as usize).copied().unwrap_or_default() {
+            Place::Resident => match (self.resident.key(slot), self.resident.last()) {
+                (Some(key), Some((last, victim))) => Standing::Kept {
+                    before: (self.resident.len() - self.resident.before(key, slot) - 1) as u64,
+                    victim: world.blocks.get(victim).id,
+                    victim_use: is_known(last).then(|| world.history.own_number(launch_at(last))),
+                    stop: stops.room,
+                },
+                _ => Standing::Unsaid,
+            },
+            Place::Dead => Standing::DeadKept,
+            Place::Unborn => Standing::Unborn,
+            Place::Stale => Standing::Stale,
+            Place::Absent => waits(&self.absent),
+            Place::Births => waits(&self.births),
+            Place::None => Standing::NoUseKnown,
         }
     }
 

@@ -1,0 +1,413 @@
+//! Why: what was decided about each block, written down where it is decided.
+//!
+//! Owns the record alone: a ring of the newest decisions and the last one of each block.
+//! Nothing is derived afterwards: whoever asks for a move names the reason, or it does not
+//! compile. What a policy would do next with a block is its own word ([`Standing`]).
+
+use std::collections::VecDeque;
+
+use crate::command::Operation;
+use crate::stats::BreakerState;
+use crate::units::{BlockId, Micros, TICKS};
+
+/// Why a block was moved.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reason {
+    /// Fetched: a launch needs it.
+    Needed,
+    /// Fetched: launches use it on the host, though nothing foretells when again.
+    UsedOnHost,
+    /// Fetched: it followed what faulted before.
+    Correlated,
+    /// Given a frame: a launch is about to write it for the first time.
+    Born,
+    /// Evicted: too few frames are free for faults.
+    Reserve,
+    /// Evicted: births that come sooner than its next use need frames.
+    Births,
+    /// Evicted: what is fetched in its place is needed sooner.
+    Exchange,
+    /// Evicted or dropped: more is on the device than the budget allows.
+    Budget,
+    /// Evicted: it came to the device, or was used, longest ago.
+    LeastRecent,
+    /// Dropped: its content is dead, and its frame is wanted before it is born again.
+    Dead,
+    /// Moved out: its content is dead, but cannot be dropped here.
+    Undroppable,
+    /// Dropped: its content is dead and lies on the host.
+    Stale,
+}
+
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Self; 12] = [
+        Self::Needed,
+        Self::UsedOnHost,
+        Self::Correlated,
+        Self::Born,
+        Self::Reserve,
+        Self::Births,
+        Self::Exchange,
+        Self::Budget,
+        Self::LeastRecent,
+        Self::Dead,
+        Self::Undroppable,
+        Self::Stale,
+    ];
+
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Needed => "needed",
+            Self::UsedOnHost => "used-on-host",
+            Self::Correlated => "correlated",
+            Self::Born => "born",
+            Self::Reserve => "reserve",
+            Self::Births => "births",
+            Self::Exchange => "exchange",
+            Self::Budget => "budget",
+            Self::LeastRecent => "least-recent",
+            Self::Dead => "dead",
+            Self::Undroppable => "undroppable",
+            Self::Stale => "stale",
+        }
+    }
+
+    /// It in words.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Needed => "a launch needs it",
+            Self::UsedOnHost => "launches use it on the host, though nothing foretells when again",
+            Self::Correlated => "it followed what faulted before",
+            Self::Born => "a launch is about to write it for the first time",
+            Self::Reserve => "too few frames were free for faults, and it is needed last",
+            Self::Births => "births that come sooner than its next use need frames",
+            Self::Exchange => "what is fetched in its place is needed sooner",
+            Self::Budget => "more was on the device than the budget allows",
+            Self::LeastRecent => "it came to the device, or was used, longest ago",
+            Self::Dead => "its content is dead, and its frame is wanted before it is born again",
+            Self::Undroppable => "its content is dead, but cannot be dropped here",
+            Self::Stale => "its content is dead and lay on the host",
+        }
+    }
+}
+
+/// A reason, with the moment of the need that decided it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Because {
+    pub reason: Reason,
+    pub rival: Option<u64>,
+}
+
+impl Reason {
+    /// Because of something that is needed at this moment.
+    pub(crate) fn for_need(self, moment: Option<u64>) -> Because {
+        Because {
+            reason: self,
+            rival: moment,
+        }
+    }
+}
+
+impl From<Reason> for Because {
+    fn from(reason: Reason) -> Self {
+        reason.for_need(None)
+    }
+}
+
+/// What became of a command on a block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Fate {
+    /// Fetched in time: there when it was used.
+    Useful,
+    /// Fetched too late: still under way when it was used.
+    Late,
+    /// Fetched in vain: it left again before it was used.
+    Wasted,
+    /// The command had no effect; the block is left alone until it is used.
+    Refused,
+}
+
+impl Fate {
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Useful => "useful",
+            Self::Late => "late",
+            Self::Wasted => "wasted",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What is written down.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Step {
+    /// A command was given.
+    Ordered(Operation, Reason),
+    /// It became known what a command came to.
+    Came(Fate),
+}
+
+/// One decision, or what came of one. Launches are numbered from 1 in program order, over
+/// all streams of the session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// When.
+    pub at: Micros,
+    /// The block.
+    pub block: BlockId,
+    /// What.
+    pub step: Step,
+    /// The oldest launch that was not over then.
+    pub launch: u64,
+    /// The launch that was expected to use the block next; none known.
+    pub next_use: Option<u64>,
+    /// The launch for whose sake it was decided, where that is another one.
+    pub rival_use: Option<u64>,
+    /// Microseconds that the link takes for it, as measured so far.
+    pub cost_us: u32,
+    /// Launches of the learned cycle by which the next use is foretold; none known.
+    pub cycle: Option<u64>,
+    /// Whether prefetching was on.
+    pub breaker: BreakerState,
+}
+
+/// Why a policy went no further than it did when it last decided.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Stop {
+    /// There is nothing left of the kind.
+    Nothing,
+    /// Everything fits: nothing has to go.
+    Fits,
+    /// Prefetching is off: the circuit breaker has judged that it does not help.
+    Breaker,
+    /// As much is prefetched as what has helped so far warrants.
+    Trust,
+    /// The next victim is used now, or before it would be gone.
+    InUse,
+    /// Enough frames are free for all that is needed sooner than the next victim.
+    Enough,
+    /// What would come instead of the next victim is not needed soon enough to pay for it.
+    NotSoonEnough,
+    /// As much is under way as may be, so that a fault need not wait long.
+    LinkFull,
+    /// Something is under way in the other direction.
+    OtherDirection,
+    /// No frame is free beyond the reserve for faults.
+    NoFrame,
+    /// The free frames are for blocks that are born sooner.
+    FramesForBirths,
+    /// The free frames are for fetches that are needed sooner.
+    FramesForFetches,
+    /// Too far ahead.
+    Horizon,
+    /// The driver evicts, not this policy.
+    DriverEvicts,
+}
+
+impl Stop {
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Fits => "fits",
+            Self::Breaker => "breaker",
+            Self::Trust => "trust",
+            Self::InUse => "in-use",
+            Self::Enough => "enough",
+            Self::NotSoonEnough => "not-soon-enough",
+            Self::LinkFull => "link-full",
+            Self::OtherDirection => "other-direction",
+            Self::NoFrame => "no-frame",
+            Self::FramesForBirths => "frames-for-births",
+            Self::FramesForFetches => "frames-for-fetches",
+            Self::Horizon => "horizon",
+            Self::DriverEvicts => "driver-evicts",
+        }
+    }
+
+    /// It in words.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Nothing => "there was nothing left to do",
+            Self::Fits => "everything fits",
+            Self::Breaker => "prefetching is off: the circuit breaker judged that it does not help",
+            Self::Trust => "as much is prefetched as what has helped so far warrants",
+            Self::InUse => "it is used now, or before it would be gone",
+            Self::Enough => "enough frames are free for all that is needed sooner",
+            Self::NotSoonEnough => {
+                "what would come in its place is not needed soon enough to pay for it"
+            }
+            Self::LinkFull => "as much is under way as may be",
+            Self::OtherDirection => "something is under way in the other direction",
+            Self::NoFrame => "no frame is free beyond the reserve for faults",
+            Self::FramesForBirths => "the free frames are for blocks that are born sooner",
+            Self::FramesForFetches => "the free frames are for fetches that are needed sooner",
+            Self::Horizon => "it is too far ahead",
+            Self::DriverEvicts => "the driver evicts here",
+        }
+    }
+}
+
+/// What a policy has in mind for a block now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Kept: so many blocks go before it, since they are needed later or nobody knows when;
+    /// and the first of them stays for this reason.
+    Kept {
+        /// Blocks that go before it.
+        before: u64,
+        /// The one that goes first.
+        victim: BlockId,
+        /// The launch that is expected to use that one; none known.
+        victim_use: Option<u64>,
+        /// Why that one stays for now.
+        stop: Stop,
+    },
+    /// Its content is dead; its frame is taken when it is wanted sooner than the block is born
+    /// again.
+    DeadKept,
+    /// It has no content and no frame; it gets one when it is born.
+    Unborn,
+    /// It is to be fetched, or given a frame: so many come before it, and the first of them
+    /// waits for this reason.
+    Waits {
+        /// Blocks that come before it.
+        before: u64,
+        /// Why the first of them waits.
+        stop: Stop,
+    },
+    /// Its dead content on the host is about to be dropped.
+    Stale,
+    /// A command on it is under way.
+    UnderWay,
+    /// A command on it had no effect; it is left alone until it is used again.
+    LeftAlone,
+    /// It is away, and no launch is known to use it.
+    NoUseKnown,
+    /// The policy does not say, or something changed since it last decided.
+    Unsaid,
+}
+
+/// Where a block's content lies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Place {
+    /// Nowhere: it has none.
+    Nowhere,
+    /// On the host.
+    Host,
+    /// On the device.
+    Device,
+    /// On its way to the device.
+    Incoming,
+    /// On its way to the host.
+    Outgoing,
+}
+
+/// Why a block is where it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Why {
+    /// The block.
+    pub block: BlockId,
+    /// The oldest launch that is not over.
+    pub launch: u64,
+    /// Where it is.
+    pub place: Place,
+    /// Its content is dead.
+    pub dead: bool,
+    /// The launch that is expected to use it next; none known.
+    pub next_use: Option<u64>,
+    /// That launch is queued; otherwise it is foretold by the learned cycle.
+    pub queued: bool,
+    /// What the policy has in mind.
+    pub standing: Standing,
+    /// What was decided about it, oldest first: as far as remembered, but always the last.
+    pub decisions: Vec<Decision>,
+}
+
+/// The record.
+#[derive(Debug)]
+pub(crate) struct Decisions {
+    ring: VecDeque<Decision>,
+    limit: usize,
+    /// The last one of each block, by slot.
+    last: Vec<Option<Decision>>,
+    /// Decisions made since the session began.
+    made: u64,
+    /// What goes into every decision.
+    pub(crate) breaker: BreakerState,
+}
+
+impl Decisions {
+    /// Remembers at most so many.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            ring: VecDeque::new(),
+            limit,
+            last: Vec::new(),
+            made: 0,
+            breaker: BreakerState::Closed,
+        }
+    }
+
+    /// Whether anything is written down.
+    pub(crate) fn wanted(&self) -> bool {
+        self.limit > 0
+    }
+
+    pub(crate) fn record(&mut self, slot: u32, decision: Decision) {
+        self.made += 1;
+        if self.ring.len() == self.limit {
+            self.ring.pop_front();
+        }
+        self.ring.push_back(decision);
+        let index = slot as usize;
+        if index >= self.last.len() {
+            self.last.resize(index + 1, None);
+        }
+        self.last[index] = Some(decision);
+    }
+
+    /// Another block stands in this slot.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        if let Some(last) = self.last.get_mut(slot as usize) {
+            *last = None;
+        }
+    }
+
+    /// Those from number `from` on that are remembered (the first is 0), oldest first, and
+    /// the number of the next.
+    pub(crate) fn since(&self, from: u64) -> (impl Iterator<Item = &Decision>, u64) {
+        let wanted = self.made.saturating_sub(from);
+        let kept = (self.ring.len() as u64).min(wanted) as usize;
+        (self.ring.iter().skip(self.ring.len() - kept), self.made)
+    }
+
+    /// Those of one block that are remembered, oldest first.
+    pub(crate) fn of(&self, slot: u32, block: BlockId) -> Vec<Decision> {
+        let mut of: Vec<Decision> = self
+            .ring
+            .iter()
+            .filter(|d| d.block == block)
+            .copied()
+            .collect();
+        let last = self.last.get(slot as usize).copied().flatten();
+        if of.is_empty() {
+            of.extend(last);
+        }
+        of
+    }
+
+    /// Estimated size in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let last = self.last.capacity() * size_of::<Option<Decision>>();
+        (self.ring.capacity() * size_of::<Decision>() + last) as u64
+    }
+}
+
+/// The launch of a moment.
+pub(crate) fn launch_at(moment: u64) -> u64 {
+    moment / TICKS
+}
