@@ -1,8 +1,10 @@
 //! The circuit breaker: stops prefetching where prefetches do not help.
 //!
 //! Owns the judgement alone. It looks at windows of prefetched bytes; a window in which
-//! most of them were wasted opens it. Open, it stays so for a while that doubles each
-//! time, then lets a little through to see.
+//! most of them were wasted opens it, or two in a row where prefetches have helped before.
+//! Open, it stays so for a while that doubles each time, then lets a little through to see.
+//! The while is measured by what launches moved by their faults, so that trials cost a small
+//! share of that, and by launches, so that one that moves little tries again too.
 //!
 //! A late prefetch is no reason: it moved what was needed, and sooner than the fault would
 //! have. Where the link is the bottleneck every prefetch is late, and stopping them would
@@ -29,6 +31,8 @@ const START_BYTES: u64 = 32 * BLOCK_BYTES;
 const START_SHARE: u64 = 16;
 /// Launches that it stays open at first, and at most.
 const OPEN_LAUNCHES: (u64, u64) = (256, 1 << 16);
+/// Or for so many times the bytes of a trial, moved by faults, for each launch of the above.
+const OPEN_TRIALS: u64 = 16;
 
 /// Judges prefetches.
 #[derive(Debug)]
@@ -38,7 +42,11 @@ pub(crate) struct Breaker {
     /// Issued bytes at which a trial must wait for its judgement.
     trial_end: u64,
     reopen_at: u64,
+    /// Or once faults have moved so much, bytes.
+    reopen_faulted: u64,
     open_launches: u64,
+    /// The last window was bad.
+    suspect: bool,
     opened: u64,
 }
 
@@ -49,7 +57,9 @@ impl Default for Breaker {
             mark: Usefulness::default(),
             trial_end: 0,
             reopen_at: 0,
+            reopen_faulted: 0,
             open_launches: OPEN_LAUNCHES.0,
+            suspect: false,
             opened: 0,
         }
     }
@@ -77,8 +87,14 @@ impl Breaker {
         }
     }
 
-    /// Looks at what became of prefetches up to launch `position`.
-    pub(crate) fn judge(&mut self, position: u64, so_far: &Usefulness, capacity_blocks: u64) {
+    /// Looks at what became of prefetches until the device came to launch `position` and
+    /// faults had moved `faulted` bytes.
+    pub(crate) fn judge(
+        &mut self,
+        (position, faulted): (u64, u64),
+        so_far: &Usefulness,
+        capacity_blocks: u64,
+    ) {
         let window_bytes = if so_far.helpful_bytes() < TRIAL_BYTES {
             TRIAL_BYTES
         } else {
@@ -90,13 +106,21 @@ impl Breaker {
         match self.state {
             BreakerState::Closed if decided >= window_bytes => {
                 self.mark = *so_far;
+                let served = so_far.helpful_bytes() > 2 * so_far.wasted_bytes;
                 if bad * 2 > decided {
-                    self.open(position);
-                } else if bad * 10 < decided * 2 {
-                    self.open_launches = OPEN_LAUNCHES.0;
+                    if self.suspect || !served {
+                        self.open(position, faulted);
+                    } else {
+                        self.suspect = true;
+                    }
+                } else {
+                    self.suspect = false;
+                    if bad * 10 < decided * 2 {
+                        self.open_launches = OPEN_LAUNCHES.0;
+                    }
                 }
             }
-            BreakerState::Open if position >= self.reopen_at => {
+            BreakerState::Open if position >= self.reopen_at || faulted >= self.reopen_faulted => {
                 self.state = BreakerState::HalfOpen;
                 self.mark = *so_far;
                 self.trial_end = so_far.issued_bytes + TRIAL_BYTES;
@@ -104,7 +128,7 @@ impl Breaker {
             BreakerState::HalfOpen if decided * 4 >= TRIAL_BYTES * 3 => {
                 self.mark = *so_far;
                 if bad * 2 > decided {
-                    self.open(position);
+                    self.open(position, faulted);
                 } else {
                     self.state = BreakerState::Closed;
                 }
@@ -113,10 +137,13 @@ impl Breaker {
         }
     }
 
-    fn open(&mut self, position: u64) {
+    fn open(&mut self, position: u64, faulted: u64) {
         self.state = BreakerState::Open;
+        self.suspect = false;
         self.opened += 1;
         self.reopen_at = position + self.open_launches;
+        let trials = OPEN_TRIALS * (self.open_launches / OPEN_LAUNCHES.0);
+        self.reopen_faulted = faulted + trials * TRIAL_BYTES;
         self.open_launches = (self.open_launches * 2).min(OPEN_LAUNCHES.1);
     }
 }
@@ -137,11 +164,36 @@ mod tests {
     #[test]
     fn wasted_prefetches_open_it_and_useful_ones_do_not() {
         let mut breaker = Breaker::default();
-        breaker.judge(1, &after(60, 10), 128);
+        breaker.judge((1, 0), &after(60, 10), 128);
         assert_eq!(breaker.state(), BreakerState::Closed);
-        breaker.judge(2, &after(70, 100), 128);
+        breaker.judge((2, 0), &after(70, 100), 128);
         assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Open, 1));
         assert!(!breaker.allows(&after(70, 100), 128));
+    }
+
+    #[test]
+    fn one_bad_window_says_little_of_a_program_that_was_served_well() {
+        let mut breaker = Breaker::default();
+        breaker.judge((1, 0), &after(300, 10), 128);
+        breaker.judge((2, 0), &after(300, 80), 128);
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        breaker.judge((3, 0), &after(370, 80), 128);
+        breaker.judge((4, 0), &after(370, 150), 128);
+        assert_eq!(breaker.state(), BreakerState::Closed, "not two in a row");
+        breaker.judge((5, 0), &after(370, 220), 128);
+        assert_eq!(breaker.state(), BreakerState::Open);
+    }
+
+    #[test]
+    fn it_tries_again_once_faults_have_moved_much_more_than_a_trial_costs() {
+        let mut breaker = Breaker::default();
+        breaker.judge((1, 1 << 30), &after(0, 64), 128);
+        assert_eq!(breaker.state(), BreakerState::Open);
+        let enough = (1 << 30) + OPEN_TRIALS * TRIAL_BYTES;
+        breaker.judge((2, enough - 1), &after(0, 64), 128);
+        assert_eq!(breaker.state(), BreakerState::Open);
+        breaker.judge((3, enough), &after(0, 64), 128);
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
     }
 
     #[test]
@@ -161,9 +213,9 @@ mod tests {
     #[test]
     fn where_nothing_ever_helped_it_opens_early() {
         let mut breaker = Breaker::default();
-        breaker.judge(1, &after(1, 14), 1 << 16);
+        breaker.judge((1, 0), &after(1, 14), 1 << 16);
         assert_eq!(breaker.state(), BreakerState::Closed);
-        breaker.judge(2, &after(1, 15), 1 << 16);
+        breaker.judge((2, 0), &after(1, 15), 1 << 16);
         assert_eq!(breaker.state(), BreakerState::Open);
     }
 
@@ -174,34 +226,34 @@ mod tests {
             late_bytes: 200 * BLOCK_BYTES,
             ..after(10, 30)
         };
-        breaker.judge(1, &late, 128);
+        breaker.judge((1, 0), &late, 128);
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
     fn it_tries_again_with_little_and_closes_when_that_helps() {
         let mut breaker = Breaker::default();
-        breaker.judge(1, &after(0, 64), 128);
-        breaker.judge(100, &after(0, 64), 128);
+        breaker.judge((1, 0), &after(0, 64), 128);
+        breaker.judge((100, 0), &after(0, 64), 128);
         assert_eq!(breaker.state(), BreakerState::Open);
-        breaker.judge(300, &after(0, 64), 128);
+        breaker.judge((300, 0), &after(0, 64), 128);
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
         assert!(breaker.allows(&after(0, 64), 128));
         assert!(!breaker.allows(&after(16, 64), 128), "a trial is short");
-        breaker.judge(301, &after(16, 64), 128);
+        breaker.judge((301, 0), &after(16, 64), 128);
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
     fn each_failed_trial_doubles_the_wait() {
         let mut breaker = Breaker::default();
-        breaker.judge(0, &after(0, 64), 128);
-        breaker.judge(256, &after(0, 64), 128);
-        breaker.judge(257, &after(0, 80), 128);
+        breaker.judge((0, 0), &after(0, 64), 128);
+        breaker.judge((256, 0), &after(0, 64), 128);
+        breaker.judge((257, 0), &after(0, 80), 128);
         assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Open, 2));
-        breaker.judge(257 + 511, &after(0, 80), 128);
+        breaker.judge((257 + 511, 0), &after(0, 80), 128);
         assert_eq!(breaker.state(), BreakerState::Open);
-        breaker.judge(257 + 512, &after(0, 80), 128);
+        breaker.judge((257 + 512, 0), &after(0, 80), 128);
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
     }
 }

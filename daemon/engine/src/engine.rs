@@ -521,7 +521,8 @@ impl Engine {
                 .iter()
                 .take_while(|launch| launch.position <= end)
         };
-        let expected = running().any(|launch| launch.uses(id) || covers(&launch.loose, id));
+        let foretold = running().any(|launch| launch.uses(id));
+        let expected = foretold || running().any(|launch| covers(&launch.loose, id));
         if world.without.arguments {
             self.accesses.missed(front, id, &[], &world.memory);
         } else if !expected && !world.without.feedback {
@@ -545,9 +546,11 @@ impl Engine {
         {
             self.world.progress.faulted(self.now, ticks % TICKS);
         }
+        let lag = self.world.history.lag();
         let block = self.world.blocks.get_mut(slot);
-        if !expected {
-            block.surprised = position * TICKS;
+        if !foretold {
+            block.surprise(position, lag);
+            block.by_chance = expected;
         }
         if block.last_used < position {
             self.watch.touched += u64::from(loose);

@@ -148,6 +148,10 @@ pub(crate) struct Block {
     pub uses: Uses,
     /// When it last faulted although no launch was expected to use it; 0: never.
     pub surprised: u64,
+    /// How often in a row it did so again a cycle later.
+    pub again: u8,
+    /// The launch was known to use some of the memory around it.
+    pub by_chance: bool,
     /// Came by a prefetch and was not used since.
     pub unproven: bool,
     /// How often it came by a prefetch and left while a launch that uses it ran: whether that
@@ -155,6 +159,10 @@ pub(crate) struct Block {
     pub undecided: u8,
     /// A command on it was refused: it is left alone until it is used again.
     pub refused: bool,
+    /// The driver told of bytes that left since its eviction was ordered.
+    pub left_seen: bool,
+    /// Its eviction is over, and nobody saw it leave.
+    pub doubted: bool,
     /// Launches access it on the host without a fault.
     pub mapped: bool,
     /// Stands in the list of changed blocks.
@@ -167,6 +175,24 @@ impl Block {
     /// No byte of it is handed out: its content may be dropped.
     pub(crate) fn dead(&self) -> bool {
         self.pool && self.lives == 0
+    }
+
+    /// It faulted while the launch at `position` ran, which nothing foretold.
+    pub(crate) fn surprise(&mut self, position: u64, lag: Option<u64>) {
+        /// Launches by which a cycle may be longer or shorter.
+        const SLACK: u64 = 8;
+        if self.surprised / TICKS == position {
+            return;
+        }
+        let again = lag.is_some_and(|lag| {
+            self.surprised > 0 && (self.surprised / TICKS + lag).abs_diff(position) <= SLACK
+        });
+        self.again = if again {
+            self.again.saturating_add(1)
+        } else {
+            0
+        };
+        self.surprised = position * TICKS;
     }
 
     /// Takes a frame of device memory.
@@ -276,9 +302,13 @@ impl Blocks {
             left: 0,
             uses: Uses::default(),
             surprised: 0,
+            again: 0,
+            by_chance: false,
             unproven: false,
             undecided: 0,
             refused: false,
+            left_seen: false,
+            doubted: false,
             mapped: false,
             changed: false,
             gone: false,
@@ -321,6 +351,7 @@ impl Blocks {
             block.migrated = self.clock;
         }
         block.residency = residency;
+        block.doubted = false;
         block.mapped = false;
         match residency {
             Residency::Unpopulated | Residency::Host => block.device_bytes = 0,

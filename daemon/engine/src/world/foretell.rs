@@ -70,6 +70,11 @@ impl World {
         let declared = uses
             .at_or_after((matched + 1) * TICKS)
             .map_or(NEVER, |past| past + lag * TICKS);
+        // What a launch used by chance is kept for the next time, and fetched only once it has
+        // come true.
+        if block.by_chance && block.again == 0 && !block.holds_frame() {
+            return declared;
+        }
         declared.min(self.next_surprise(block.surprised, lag, from))
     }
 

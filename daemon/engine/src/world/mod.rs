@@ -47,6 +47,8 @@ pub(crate) struct World {
     pub now: Micros,
     /// Events of faults or migrations come: what did not fault was there.
     pub probes: bool,
+    /// The driver tells of bytes that leave at our request.
+    pub evictions_told: bool,
     /// Last position that may be running now.
     pub running_end: u64,
     /// Last moment that may come before an eviction decided now takes effect.
@@ -80,6 +82,7 @@ impl World {
             decisions: Decisions::new(config.decisions),
             now: Micros(0),
             probes: false,
+            evictions_told: false,
             running_end: 0,
             guard_end: 0,
             progress: Progress::default(),
@@ -193,6 +196,7 @@ impl World {
     /// The driver moved a part of a block, or put it on the device.
     pub(crate) fn moved(&mut self, range: Range, direction: Direction, cause: Cause) {
         self.probes = true;
+        self.evictions_told |= direction == Direction::Out && cause == Cause::Call;
         for id in range.blocks().take(1 << 12) {
             let Some(slot) = self.blocks.find(id) else {
                 continue;
@@ -218,8 +222,10 @@ impl World {
                     block.device_bytes = block.device_bytes.saturating_sub(overlap);
                     let empty = block.device_bytes == 0;
                     let unproven = block.unproven;
+                    block.left_seen = true;
                     let leaves = match cause {
                         Cause::Eviction => true,
+                        Cause::Call if block.doubted => true,
                         // Our own prefetch may still be on its way in.
                         _ => empty && residency == Residency::Device,
                     };

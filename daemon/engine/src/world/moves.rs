@@ -58,6 +58,7 @@ impl World {
             }
             Operation::Evict => {
                 stats.evicted_bytes += BLOCK_BYTES;
+                block.left_seen = false;
                 if std::mem::take(&mut block.unproven) {
                     self.came_of(slot);
                 }
@@ -142,6 +143,16 @@ impl World {
                 (Operation::Prefetch | Operation::Populate, Residency::MovingIn, false)
                 | (Operation::Evict | Operation::Discard, Residency::MovingOut, true) => {
                     self.blocks.set(slot, Residency::Device);
+                }
+                (Operation::Evict, Residency::MovingOut, false)
+                    if self.evictions_told && block.content && !block.left_seen =>
+                {
+                    // The driver passed over it: a launch needed it that very moment. News of
+                    // its leaving may also be late.
+                    block.refused = true;
+                    self.blocks.set(slot, Residency::Device);
+                    self.blocks.get_mut(slot).doubted = true;
+                    self.note(slot, Step::Came(Fate::Refused));
                 }
                 (Operation::Evict, Residency::MovingOut, false)
                 | (Operation::Prefetch, Residency::MovingIn, true) => {

@@ -130,3 +130,72 @@ fn each_time_that_it_comes_and_leaves_is_judged() {
     world.used(slot, 1, Share::ALL);
     assert_eq!(judged(&world), (2, 0));
 }
+
+/// Orders the eviction of a block with content on the device, and has it done.
+fn evict(world: &mut World, slot: u32, told: impl FnOnce(&mut World)) {
+    let (mut stats, mut commands) = (Stats::default(), Vec::new());
+    world.blocks.set(slot, Residency::Device);
+    world.blocks.set_content(slot, true);
+    world.order(
+        Micros(2),
+        Operation::Evict,
+        slot,
+        Reason::Needed,
+        &mut stats,
+        &mut commands,
+    );
+    told(world);
+    let id = commands.last().expect("it is a command").id;
+    let done = world.orders.complete(Micros(3), Queue::Out, id);
+    world.settle(done.expect("it was ordered"), false);
+}
+
+fn leaves(world: &mut World) {
+    let range = Range {
+        address: BLOCK_BYTES,
+        bytes: BLOCK_BYTES,
+    };
+    world.moved(range, Direction::Out, Cause::Call);
+}
+
+#[test]
+fn an_eviction_that_nobody_saw_left_the_block_where_it_was() {
+    let (mut world, slot) = evicted_meanwhile();
+    evict(&mut world, slot, |_| {});
+    let residency = world.blocks.get(slot).residency;
+    assert_eq!(residency, Residency::Host, "nothing tells of evictions");
+
+    evict(&mut world, slot, leaves);
+    assert_eq!(world.blocks.get(slot).residency, Residency::Host);
+
+    evict(&mut world, slot, |_| {});
+    let block = world.blocks.get(slot);
+    assert_eq!((block.residency, block.refused), (Residency::Device, true));
+
+    leaves(&mut world);
+    let residency = world.blocks.get(slot).residency;
+    assert_eq!(residency, Residency::Host, "the news was late");
+}
+
+#[test]
+fn what_a_launch_used_by_chance_is_kept_for_the_next_time_and_fetched_once_that_came_true() {
+    let (mut world, _) = evicted_meanwhile();
+    let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
+    let other = other.expect("the second block");
+    for exec in [1, 2, 3, 0, 1, 2, 3, 0, 1] {
+        world.history.push(exec);
+    }
+    let by_chance = |world: &mut World, position| {
+        let lag = world.history.lag();
+        let block = world.blocks.get_mut(other);
+        block.surprise(position, lag);
+        block.by_chance = true;
+    };
+    by_chance(&mut world, 2);
+    assert_eq!(world.next_use(other), NEVER);
+    world.blocks.set(other, Residency::Device);
+    assert_eq!(world.next_use(other), 6 * TICKS);
+    by_chance(&mut world, 6);
+    world.blocks.set(other, Residency::Host);
+    assert_eq!(world.next_use(other), 10 * TICKS);
+}

@@ -16,6 +16,7 @@ use super::{Policy, Stops};
 use crate::breaker::Breaker;
 use crate::command::Command;
 use crate::decision::Standing;
+use crate::event::Cause;
 use crate::stats::{BreakerState, Stats};
 use crate::units::{Micros, TICKS};
 use crate::world::World;
@@ -51,8 +52,10 @@ impl Policy for Foresight {
             .progress
             .estimate(now, within.filter(|&first| first < TICKS));
         if !world.without.feedback {
+            let faulted = stats.migrated_in_bytes[Cause::Fault as usize]
+                + stats.migrated_in_bytes[Cause::Density as usize];
             self.breaker
-                .judge(world.history.head(), &world.usefulness, world.capacity);
+                .judge((world.floor(), faulted), &world.usefulness, world.capacity);
             stats.breaker_opened = self.breaker.opened();
             self.reach.adapt(now, world);
         }
