@@ -73,6 +73,9 @@ pub(crate) struct Accesses {
     /// Bytes per thread of arguments that reach beyond the first guess, by function and
     /// word.
     wide: Map<(u32, u32), u64>,
+    /// Bytes that arguments were seen to reach although a pointer further on was passed
+    /// somewhere, by function and word.
+    reach: Map<(u32, u32), u64>,
     corrections: Map<u32, Correction>,
     /// Functions that were given pointers into the middle of pool parts: the others mean
     /// parts whole.
@@ -96,6 +99,7 @@ impl Accesses {
             capacity_blocks,
             limit,
             wide: Map::default(),
+            reach: Map::default(),
             corrections: Map::default(),
             tiled: Map::default(),
             beyond: Map::default(),
@@ -138,6 +142,13 @@ impl Accesses {
             let whole = object.part && !self.tiled.contains_key(&launch.function.0);
             if beyond || whole {
                 (range.bytes, small.bytes) = (object.rest_bytes, object.rest_bytes);
+            }
+            if object.bounded
+                && !object.part
+                && let Some(&reach) = self.reach.get(&key)
+            {
+                range.bytes = range.bytes.max(reach.min(object.rest_bytes));
+                small.bytes = range.bytes;
             }
             let learned = self.wide.get(&key).copied();
             let first = if probes {
@@ -290,6 +301,19 @@ impl Accesses {
             let each = self.wide.entry(key).or_insert(BYTES_PER_THREAD);
             *each = (*each * 2).min(MOST_BYTES_PER_THREAD * 2);
         }
+        if let Some(argument) = before
+            && !taken_out
+            && memory.is_cut(argument.address)
+            && self.reach.len() < self.limit * 4
+        {
+            let needed = block.address() + BLOCK_BYTES - argument.address;
+            let reach = self.reach.entry((argument.function, argument.word));
+            let reach = reach.or_default();
+            if *reach < needed {
+                // What goes on this far goes on: twice as much the next time.
+                *reach = needed.max(reach.saturating_mul(2));
+            }
+        }
         if before.is_some_and(|argument| memory.has_landmarks(argument.address))
             && !taken_out
             && launch.exec != UNKNOWN
@@ -385,7 +409,8 @@ impl Accesses {
     /// Estimated size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let flags = self.tiled.capacity() + self.beyond.capacity() + self.regular.capacity();
-        let wide = self.wide.capacity() * size_of::<((u32, u32), u64)>();
+        let wide = self.wide.capacity() + self.reach.capacity();
+        let wide = wide * size_of::<((u32, u32), u64)>();
         let corrections = self.corrections.capacity() * size_of::<(u32, Correction)>();
         let shared = self.shared.capacity() * size_of::<(u32, Access)>();
         let lists = self.places * size_of::<Place>() + self.extents * size_of::<Extent>();
@@ -481,3 +506,6 @@ fn extent_of(range: Range, memory: &Memory) -> Extent {
         count: end - first,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -327,6 +327,14 @@ impl Memory {
         })
     }
 
+    /// `address` lies in a plain allocation into which pointers further on were passed.
+    pub(crate) fn is_cut(&self, address: u64) -> bool {
+        self.allocation_at(address).is_some_and(|allocation| {
+            let offset = address - allocation.range.address;
+            !allocation.pool && allocation.landmarks.range(offset + 1..).next().is_some()
+        })
+    }
+
     /// `address` lies in a pool part into which pointers to several places were passed.
     pub(crate) fn has_landmarks(&self, address: u64) -> bool {
         self.part_at(address)

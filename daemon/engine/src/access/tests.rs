@@ -1,0 +1,62 @@
+use super::*;
+use crate::world::window::Window;
+use crate::{FunctionId, Seq, StreamId};
+
+const ALLOCATION: u64 = 0x100 * BLOCK_BYTES;
+
+fn pointers(accesses: &mut Accesses, memory: &mut Memory, words: &[u64]) -> Access {
+    let launch = Launch {
+        seq: Seq(1),
+        stream: StreamId(0),
+        function: FunctionId(3),
+        grid: [1; 3],
+        block: [1; 3],
+        words,
+    };
+    let objects: Vec<_> = words.iter().map(|&word| memory.resolve(word)).collect();
+    accesses.launch((5, false), &launch, &objects, memory, true)
+}
+
+fn blocks(access: &Access) -> Vec<(u64, u64)> {
+    let from = |extent: &Extent| (extent.first - 0x100, extent.count);
+    access.set.iter().map(from).collect()
+}
+
+#[test]
+fn an_argument_that_goes_on_behind_a_pointer_into_its_allocation_does_so_in_every_launch() {
+    let mut memory = Memory::default();
+    let range = Range {
+        address: ALLOCATION,
+        bytes: 64 * BLOCK_BYTES,
+    };
+    memory.insert(range, false, range.bytes);
+    let mut accesses = Accesses::new(1024, 100);
+    let slice = |index: u64| ALLOCATION + index * 8 * BLOCK_BYTES;
+    for index in 1..8 {
+        pointers(&mut accesses, &mut memory, &[slice(index)]);
+    }
+    let cut = pointers(&mut accesses, &mut memory, &[ALLOCATION]);
+    assert_eq!(blocks(&cut), [(0, 8)]);
+
+    let mut window = Window::new(10);
+    window.push((1, 5), (Seq(1), StreamId(0)), cut, Arc::from([]));
+    let argument = Argument {
+        function: 3,
+        word: 0,
+        address: ALLOCATION,
+    };
+    let fault = |accesses: &mut Accesses, memory: &Memory, block: u64| {
+        let launch = window.front().expect("one is queued");
+        let id = BlockId(0x100 + block);
+        accesses.missed(launch, id, &[argument], memory);
+    };
+    fault(&mut accesses, &memory, 8);
+    fault(&mut accesses, &memory, 9);
+    // Twice as far as was seen before, then no further than the allocation's end.
+    let further = pointers(&mut accesses, &mut memory, &[ALLOCATION]);
+    assert_eq!(blocks(&further), [(0, 18)]);
+    fault(&mut accesses, &memory, 40);
+    fault(&mut accesses, &memory, 63);
+    let whole = pointers(&mut accesses, &mut memory, &[ALLOCATION]);
+    assert_eq!(blocks(&whole), [(0, 64)]);
+}
