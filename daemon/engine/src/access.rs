@@ -162,7 +162,7 @@ impl Accesses {
                 range.bytes = range.bytes.min(reach(each));
                 small.bytes = range.bytes.min(reach(learned.unwrap_or(BYTES_PER_THREAD)));
             }
-            if novel && self.scatter.is_scattered(key.0, key.1) {
+            if self.scatter.is_scattered(key.0, key.1, novel) {
                 // What it points to is used at least.
                 scattered.push(range);
                 range.bytes = range.bytes.min(1);

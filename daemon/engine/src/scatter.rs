@@ -5,7 +5,9 @@
 //! alone. What lay on the device says nothing: nobody sees accesses that hit.
 //!
 //! A launch that comes again learns its own blocks, one by one (`access`). This is for those
-//! that never do: what their arguments mean can only be told from others of their kind.
+//! that never do: what their arguments mean can only be told from others of their kind. Tables
+//! in which rows are looked up are so for both: rows differ from turn to turn, and those that
+//! lie on the device would never be found unused.
 
 use crate::access::Argument;
 use crate::hash::Map;
@@ -15,12 +17,17 @@ use crate::units::{BLOCK_BYTES, BlockId};
 const EVIDENCE: u32 = 32;
 /// Evidence counts half as much when there is so much of it.
 const MEMORY: u32 = 1024;
+/// An argument of which fewer than one in so many blocks are used is a table in which rows are
+/// looked up: taken whole, it would make all of it look needed and recently used.
+const SPARSE: u32 = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
     touched: u32,
     left: u32,
     scattered: bool,
+    /// Fewer than one in [`SPARSE`] were used.
+    sparse: bool,
 }
 
 impl Uses {
@@ -29,6 +36,7 @@ impl Uses {
         if all < EVIDENCE {
             return;
         }
+        self.sparse = self.touched * SPARSE < all;
         if self.touched * 2 < all {
             self.scattered = true;
         } else if self.touched * 8 >= all * 7 {
@@ -88,10 +96,12 @@ impl Scatter {
         }
     }
 
-    /// Launches of this function use what this word points to here and there.
-    pub(crate) fn is_scattered(&self, function: u32, word: u32) -> bool {
+    /// Launches of this function use what this word points to here and there. One that is not
+    /// `novel` learns its own blocks from faults: nearly nothing of what it was taken to use
+    /// must have been used before it is left to them alone.
+    pub(crate) fn is_scattered(&self, function: u32, word: u32, novel: bool) -> bool {
         let uses = self.words.get(&(function, word));
-        uses.is_some_and(|uses| uses.scattered)
+        uses.is_some_and(|uses| uses.scattered && (novel || uses.sparse))
     }
 
     /// Estimated size of the table in bytes.
@@ -120,27 +130,37 @@ mod tests {
     fn an_argument_of_which_most_is_left_alone_is_scattered_and_the_others_are_not() {
         let mut scatter = Scatter::new(100);
         scatter.observe(&arguments(), &blocks(10..60), &blocks(1_000..1_040));
-        assert!(scatter.is_scattered(7, 1));
-        assert!(!scatter.is_scattered(7, 0));
-        assert!(!scatter.is_scattered(8, 1), "another function");
+        assert!(scatter.is_scattered(7, 1, true));
+        assert!(!scatter.is_scattered(7, 0, true));
+        assert!(!scatter.is_scattered(8, 1, true), "another function");
+    }
+
+    #[test]
+    fn a_launch_that_comes_again_is_left_to_its_faults_only_where_nearly_nothing_is_used() {
+        let mut scatter = Scatter::new(100);
+        scatter.observe(&arguments(), &blocks(1_000..1_020), &blocks(1_020..1_100));
+        assert!(scatter.is_scattered(7, 1, true));
+        assert!(!scatter.is_scattered(7, 1, false), "a fifth is used");
+        scatter.observe(&arguments(), &[], &blocks(2_000..2_100));
+        assert!(scatter.is_scattered(7, 1, false));
     }
 
     #[test]
     fn a_few_blocks_tell_nothing() {
         let mut scatter = Scatter::new(100);
         scatter.observe(&arguments(), &[], &blocks(1_000..1_020));
-        assert!(!scatter.is_scattered(7, 1));
+        assert!(!scatter.is_scattered(7, 1, true));
     }
 
     #[test]
     fn it_is_so_no_longer_once_nearly_all_is_used() {
         let mut scatter = Scatter::new(100);
         scatter.observe(&arguments(), &[], &blocks(1_000..1_100));
-        assert!(scatter.is_scattered(7, 1));
+        assert!(scatter.is_scattered(7, 1, true));
         for _ in 0..10 {
             scatter.observe(&arguments(), &blocks(1_000..1_500), &[]);
         }
-        assert!(!scatter.is_scattered(7, 1));
+        assert!(!scatter.is_scattered(7, 1, true));
     }
 
     #[test]
