@@ -46,6 +46,19 @@ struct Correction {
     absent: Map<Place, u8>,
 }
 
+/// How an argument points into plain allocations.
+#[derive(Debug)]
+struct Habit {
+    /// Allocation and offset of the last one.
+    name: u64,
+    offset: u64,
+    /// It was given pointers to several places of one allocation: tiles, which the next
+    /// pointer ends. What always points to the same place is not ended by those of others.
+    moves: bool,
+    /// Bytes that it was seen to reach, beyond what pointers of others say.
+    reach: u64,
+}
+
 /// What a launch uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
@@ -73,9 +86,8 @@ pub(crate) struct Accesses {
     /// Bytes per thread of arguments that reach beyond the first guess, by function and
     /// word.
     wide: Map<(u32, u32), u64>,
-    /// Bytes that arguments were seen to reach although a pointer further on was passed
-    /// somewhere, by function and word.
-    reach: Map<(u32, u32), u64>,
+    /// How arguments point into plain allocations, by function and word.
+    habits: Map<(u32, u32), Habit>,
     corrections: Map<u32, Correction>,
     /// Functions that were given pointers into the middle of pool parts: the others mean
     /// parts whole.
@@ -99,7 +111,7 @@ impl Accesses {
             capacity_blocks,
             limit,
             wide: Map::default(),
-            reach: Map::default(),
+            habits: Map::default(),
             corrections: Map::default(),
             tiled: Map::default(),
             beyond: Map::default(),
@@ -143,12 +155,11 @@ impl Accesses {
             if beyond || whole {
                 (range.bytes, small.bytes) = (object.rest_bytes, object.rest_bytes);
             }
-            if object.bounded
-                && !object.part
-                && let Some(&reach) = self.reach.get(&key)
-            {
-                range.bytes = range.bytes.max(reach.min(object.rest_bytes));
-                small.bytes = range.bytes;
+            if !object.part {
+                let reach = self.habit(key, object).min(object.rest_bytes);
+                if object.bounded && reach > range.bytes {
+                    (range.bytes, small.bytes) = (reach, reach);
+                }
             }
             let learned = self.wide.get(&key).copied();
             let first = if probes {
@@ -179,6 +190,23 @@ impl Accesses {
         };
         let regular = self.regular.get(&launch.function.0) == Some(&true);
         self.access(exec, (guess, &scattered), regular, memory)
+    }
+
+    /// How far behind a pointer into a plain allocation this argument is known to go, though
+    /// pointers further on were passed; 0: not beyond them.
+    fn habit(&mut self, key: (u32, u32), object: &Object) -> u64 {
+        if self.habits.len() >= self.limit * 4 && !self.habits.contains_key(&key) {
+            return 0;
+        }
+        let habit = self.habits.entry(key).or_insert(Habit {
+            name: object.name,
+            offset: object.offset,
+            moves: false,
+            reach: 0,
+        });
+        habit.moves |= habit.name == object.name && habit.offset != object.offset;
+        (habit.name, habit.offset) = (object.name, object.offset);
+        if habit.moves { 0 } else { habit.reach }
     }
 
     /// What a launch uses, as far as faults have told.
@@ -304,14 +332,12 @@ impl Accesses {
         if let Some(argument) = before
             && !taken_out
             && memory.is_cut(argument.address)
-            && self.reach.len() < self.limit * 4
+            && let Some(habit) = self.habits.get_mut(&(argument.function, argument.word))
         {
             let needed = block.address() + BLOCK_BYTES - argument.address;
-            let reach = self.reach.entry((argument.function, argument.word));
-            let reach = reach.or_default();
-            if *reach < needed {
+            if habit.reach < needed {
                 // What goes on this far goes on: twice as much the next time.
-                *reach = needed.max(reach.saturating_mul(2));
+                habit.reach = needed.max(habit.reach.saturating_mul(2));
             }
         }
         if before.is_some_and(|argument| memory.has_landmarks(argument.address))
@@ -409,8 +435,8 @@ impl Accesses {
     /// Estimated size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let flags = self.tiled.capacity() + self.beyond.capacity() + self.regular.capacity();
-        let wide = self.wide.capacity() + self.reach.capacity();
-        let wide = wide * size_of::<((u32, u32), u64)>();
+        let habits = self.habits.capacity() * size_of::<((u32, u32), Habit)>();
+        let wide = habits + self.wide.capacity() * size_of::<((u32, u32), u64)>();
         let corrections = self.corrections.capacity() * size_of::<(u32, Correction)>();
         let shared = self.shared.capacity() * size_of::<(u32, Access)>();
         let lists = self.places * size_of::<Place>() + self.extents * size_of::<Extent>();

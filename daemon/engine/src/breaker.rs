@@ -32,7 +32,7 @@ const START_SHARE: u64 = 16;
 /// Launches that it stays open at first, and at most.
 const OPEN_LAUNCHES: (u64, u64) = (256, 1 << 16);
 /// Or for so many times the bytes of a trial, moved by faults, for each launch of the above.
-const OPEN_TRIALS: u64 = 16;
+const OPEN_TRIALS: u64 = 64;
 
 /// Judges prefetches.
 #[derive(Debug)]

@@ -4,7 +4,9 @@ use crate::{FunctionId, Seq, StreamId};
 
 const ALLOCATION: u64 = 0x100 * BLOCK_BYTES;
 
-fn pointers(accesses: &mut Accesses, memory: &mut Memory, words: &[u64]) -> Access {
+/// What function 3 uses that is given a pointer as its argument `word`.
+fn pointer(accesses: &mut Accesses, memory: &mut Memory, word: usize, address: u64) -> Access {
+    let words = &[[0, address], [address, 0]][1 - word][..];
     let launch = Launch {
         seq: Seq(1),
         stream: StreamId(0),
@@ -33,9 +35,9 @@ fn an_argument_that_goes_on_behind_a_pointer_into_its_allocation_does_so_in_ever
     let mut accesses = Accesses::new(1024, 100);
     let slice = |index: u64| ALLOCATION + index * 8 * BLOCK_BYTES;
     for index in 1..8 {
-        pointers(&mut accesses, &mut memory, &[slice(index)]);
+        pointer(&mut accesses, &mut memory, 1, slice(index));
     }
-    let cut = pointers(&mut accesses, &mut memory, &[ALLOCATION]);
+    let cut = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
     assert_eq!(blocks(&cut), [(0, 8)]);
 
     let mut window = Window::new(10);
@@ -53,10 +55,38 @@ fn an_argument_that_goes_on_behind_a_pointer_into_its_allocation_does_so_in_ever
     fault(&mut accesses, &memory, 8);
     fault(&mut accesses, &memory, 9);
     // Twice as far as was seen before, then no further than the allocation's end.
-    let further = pointers(&mut accesses, &mut memory, &[ALLOCATION]);
+    let further = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
     assert_eq!(blocks(&further), [(0, 18)]);
     fault(&mut accesses, &memory, 40);
     fault(&mut accesses, &memory, 63);
-    let whole = pointers(&mut accesses, &mut memory, &[ALLOCATION]);
+    let whole = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
     assert_eq!(blocks(&whole), [(0, 64)]);
+}
+
+#[test]
+fn tiles_end_where_the_next_one_begins() {
+    let mut memory = Memory::default();
+    let range = Range {
+        address: ALLOCATION,
+        bytes: 64 * BLOCK_BYTES,
+    };
+    memory.insert(range, false, range.bytes);
+    let mut accesses = Accesses::new(1024, 100);
+    let tile = |index: u64| ALLOCATION + index * 8 * BLOCK_BYTES;
+    for index in 0..8 {
+        pointer(&mut accesses, &mut memory, 0, tile(index));
+    }
+    let first = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
+    let mut window = Window::new(10);
+    window.push((1, 5), (Seq(1), StreamId(0)), first, Arc::from([]));
+    let argument = Argument {
+        function: 3,
+        word: 0,
+        address: ALLOCATION,
+    };
+    let launch = window.front().expect("one is queued");
+    // Of another launch, whose turn nobody knew to have come.
+    accesses.missed(launch, BlockId(0x100 + 20), &[argument], &memory);
+    let second = pointer(&mut accesses, &mut memory, 0, tile(1));
+    assert_eq!(blocks(&second), [(8, 8), (20, 1)]);
 }
