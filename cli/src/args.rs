@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::plan::options::PlanOptions;
 use crate::simulate::options::SimulateOptions;
 use crate::size::{Rate, Size};
+use crate::why::Address;
 
 /// Where the daemon listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/oversub/oversubd.sock";
@@ -90,7 +91,12 @@ pub enum Command {
     /// driver call, how long a fault takes through the BPF probes to the daemon, and
     /// what one event costs the engine.
     Bench(BenchOptions),
-    /// Show the daemon and its sessions
+    /// Show the daemon and its sessions, or say why blocks are where they are
+    ///
+    ///   oversub status --why
+    ///
+    ///   oversub status --why 0x7f2a40000000
+    #[command(verbatim_doc_comment)]
     Status(StatusOptions),
     /// Check this machine and say what to do about what is missing
     ///
@@ -257,6 +263,19 @@ pub struct BenchOptions {
 
 #[derive(Debug, Args)]
 pub struct StatusOptions {
+    /// Say why blocks are where they are
+    ///
+    /// With an address in a block: where it is, when it is used next, what the engine has in
+    /// mind for it, and what it decided about it. Without: the newest decisions on all blocks,
+    /// each with its reason, and why nothing more is fetched or evicted now.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1)]
+    pub why: Option<Option<Address>>,
+    /// The session that --why is about [default: all]
+    #[arg(long, value_name = "N", requires = "why")]
+    pub session: Option<u64>,
+    /// How many of the newest decisions --why shows
+    #[arg(long, value_name = "N", requires = "why", default_value_t = 20)]
+    pub newest: u64,
     /// Socket of the daemon [default: $OVERSUB_SOCKET or /run/oversub/oversubd.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

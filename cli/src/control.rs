@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use oversubd::control::why::{SessionWhy, WhyQuestion};
 use oversubd::control::{Answer, CONTROL_VERSION, Doctor, Question, Request, SessionView, Status};
 
 /// Longest wait for an answer. The daemon answers from memory.
@@ -44,6 +45,17 @@ pub fn closed_session(socket: &Path, pid: u32) -> Result<SessionView> {
             bail!("no closed session of process {pid} is known to the daemon");
         }
         sleep(Duration::from_millis(20));
+    }
+}
+
+/// Why blocks are where they are: what the sessions that may be seen say.
+///
+/// # Errors
+/// As [`ask`].
+pub fn why(socket: &Path, question: WhyQuestion) -> Result<Vec<SessionWhy>> {
+    match ask(socket, Question::Why(question))? {
+        Answer::Why(sessions) => Ok(sessions),
+        other => unexpected(socket, &other),
     }
 }
 

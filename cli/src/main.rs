@@ -28,6 +28,7 @@ mod status;
 mod steer;
 mod table;
 mod usage;
+mod why;
 
 use std::process::ExitCode;
 

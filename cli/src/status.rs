@@ -3,12 +3,14 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use oversubd::control::why::{SessionWhy, WhyQuestion};
 use oversubd::control::{SessionView, Status};
 
 use crate::args::{self, StatusOptions};
 use crate::control;
 use crate::size::Size;
+use crate::why;
 
 /// Prints what runs.
 ///
@@ -16,14 +18,81 @@ use crate::size::Size;
 /// Where no daemon answers.
 pub fn status(options: &StatusOptions) -> Result<ExitCode> {
     let socket = args::socket(options.socket.as_ref());
-    let status = control::status(&socket)
-        .context("start it with `systemctl start oversubd`, or name its socket with --socket")?;
+    const HINT: &str = "start it with `systemctl start oversubd`, or name its socket with --socket";
+    if let Some(address) = options.why {
+        let question = WhyQuestion {
+            session: options.session,
+            address: address.map(|address| address.0),
+            newest: options.newest,
+        };
+        let sessions = control::why(&socket, question).context(HINT)?;
+        return why(&sessions, question, options.json);
+    }
+    let status = control::status(&socket).context(HINT)?;
     if options.json {
         println!("{}", serde_json::to_string(&status)?);
     } else {
         print!("{}", text(&status));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells what the sessions say.
+fn why(sessions: &[SessionWhy], question: WhyQuestion, json: bool) -> Result<ExitCode> {
+    let meant = match question.session {
+        Some(session) => format!("session {session}"),
+        None => "any session that you may see".to_owned(),
+    };
+    if sessions.is_empty() {
+        bail!("no program is connected as {meant}; `oversub status` lists the sessions");
+    }
+    if let Some(address) = question.address
+        && sessions.iter().all(|session| session.block.is_none())
+    {
+        bail!("{address:#x} is in no managed memory of {meant}");
+    }
+    if json {
+        println!("{}", serde_json::to_string(sessions)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    for session in sessions {
+        if question.address.is_none() || session.block.is_some() {
+            print!("{}", why_text(session));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn why_text(session: &SessionWhy) -> String {
+    let cycle = match session.cycle_launches {
+        Some(launches) => format!("a cycle of {launches} launches is known"),
+        None => "no cycle is known".to_owned(),
+    };
+    let mut text = format!(
+        "session {}: {} (process {}), policy {}, breaker {:?}, {cycle}\n",
+        session.session, session.command, session.pid, session.policy, session.breaker
+    );
+    if let Some(block) = &session.block {
+        let _ = writeln!(
+            text,
+            "block {:#x} as launch {} runs:",
+            block.address, block.launch
+        );
+        text.push_str(&why::state(block));
+        text.push_str("  decisions:\n");
+        if block.decisions.is_empty() {
+            text.push_str("    nothing was decided about it\n");
+        }
+        text.push_str(&why::decisions(&block.decisions, false));
+    } else {
+        let _ = writeln!(
+            text,
+            "  the next victim stays: {}\n  the next fetch waits: {}\n  newest decisions:",
+            session.room.text, session.fetch.text
+        );
+        text.push_str(&why::decisions(&session.decisions, true));
+    }
+    text
 }
 
 fn text(status: &Status) -> String {

@@ -3,12 +3,15 @@
 //! Used by the daemon and by the command line. Bytes are bytes; times name their unit.
 //! What cannot be known is `null`.
 
+pub mod why;
+
 use std::path::PathBuf;
 
 use oversub_engine as engine;
 use serde::{Deserialize, Serialize};
 
 use crate::probes::source::Source;
+use why::{SessionWhy, WhyQuestion};
 
 /// Version of these types.
 pub const CONTROL_VERSION: u32 = 1;
@@ -35,6 +38,8 @@ pub enum Question {
     Doctor,
     /// The metrics as Prometheus would get them.
     Metrics,
+    /// Why blocks are where they are.
+    Why(WhyQuestion),
 }
 
 /// What is answered.
@@ -47,6 +52,8 @@ pub enum Answer {
     Doctor(Doctor),
     /// To [`Question::Metrics`]: the text of `/metrics`.
     Metrics(String),
+    /// To [`Question::Why`]: the sessions that the asker may see, by number.
+    Why(Vec<SessionWhy>),
     /// The request was not understood or could not be answered.
     Error(String),
 }
@@ -236,11 +243,7 @@ impl From<engine::Snapshot> for SnapshotView {
             execution_ids: snapshot.execution_ids,
             history_launches: snapshot.history_launches,
             table_bytes: snapshot.table_bytes,
-            breaker: match snapshot.breaker {
-                engine::BreakerState::Closed => Breaker::Closed,
-                engine::BreakerState::HalfOpen => Breaker::HalfOpen,
-                engine::BreakerState::Open => Breaker::Open,
-            },
+            breaker: snapshot.breaker.into(),
             cycle_launches: snapshot.cycle_launches,
         }
     }

@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock;
 use crate::config::Config;
+use crate::control::why::{SessionWhy, WhyQuestion};
 use crate::control::{Doctor, Status};
 use crate::gpu::Gpus;
 use crate::metrics::Metrics;
@@ -168,11 +169,16 @@ async fn watchdog(gpus: &Gpus) {
     }
 }
 
+/// A user sees what is their own; root and the daemon's user see all.
+fn may_see(uid: u32, owner: u32) -> bool {
+    uid == 0 || uid == getuid().as_raw() || uid == owner
+}
+
 impl State {
     /// What `uid` may see of what runs.
     pub async fn status(&self, uid: u32) -> Option<Status> {
         let all = self.gpus.views().await?;
-        let may = |owner: u32| uid == 0 || uid == getuid().as_raw() || uid == owner;
+        let may = |owner: u32| may_see(uid, owner);
         let (sessions, hidden): (Vec<_>, Vec<_>) = all.into_iter().partition(|view| may(view.uid));
         Some(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -189,6 +195,15 @@ impl State {
                 .collect(),
             sessions_hidden: hidden.len() as u64,
         })
+    }
+
+    /// Why the blocks that `uid` may see are where they are.
+    pub async fn why(&self, uid: u32, question: WhyQuestion) -> Option<Vec<SessionWhy>> {
+        let mut all = self.gpus.why(question).await?;
+        all.retain(|of| {
+            may_see(uid, of.uid) && question.session.is_none_or(|session| session == of.session)
+        });
+        Some(all)
     }
 
     /// What this host allows.
@@ -220,6 +235,7 @@ impl State {
             ),
             ("engine.execution_ids", config.engine.execution_ids as u64),
             ("engine.blocks", config.engine.blocks as u64),
+            ("engine.decisions", config.engine.decisions as u64),
         ];
         Doctor {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -51,6 +51,7 @@ fn scaling(criterion: &mut Criterion) {
             let options = Options {
                 lifetimes: true,
                 timeline: false,
+                explain: None,
                 seed: 0,
                 engine_cost: false,
                 without: Default::default(),

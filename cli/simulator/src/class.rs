@@ -51,6 +51,8 @@ use oversub_engine::{Profile, Without};
 
 pub use crate::model::Desk;
 
+use crate::explain::{Ask, Explanation};
+use crate::timeline::Plan;
 use crate::trace::{Block, Launch, Program};
 use crate::units::{Leaves, Region};
 
@@ -216,6 +218,14 @@ pub trait LifetimePolicy {
     /// From now on measures the real time that its engine takes; nothing else may depend
     /// on it.
     fn measure(&mut self) {}
+
+    /// Before anything happens: it shall say why a block is where it is, and what it plans.
+    fn record(&mut self, _explain: Option<Ask>, _plan: bool) {}
+
+    /// What [`LifetimePolicy::record`] asked for, once the run is over.
+    fn recorded(&mut self) -> (Option<Explanation>, Option<Plan>) {
+        (None, None)
+    }
 
     /// Before anything happens: parts that its engine leaves out, and what it begins with.
     fn begin_with(&mut self, _without: Without, _profile: Option<&Profile>) {}

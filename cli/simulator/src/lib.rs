@@ -8,6 +8,7 @@
 
 pub mod bound;
 pub mod class;
+pub mod explain;
 pub mod machine;
 pub mod model;
 pub mod policy;

@@ -3,6 +3,7 @@
 use oversub_engine::{Profile, Without};
 
 use crate::class::{AnyPolicy, EngineFigures};
+use crate::explain::{Ask, Explanation};
 use crate::machine::Machine;
 use crate::model::{Played, Stopped, Totals, play};
 use crate::policy::{Entry, Make};
@@ -17,6 +18,8 @@ pub struct Options {
     pub lifetimes: bool,
     /// Record a timeline.
     pub timeline: bool,
+    /// Have an engine say why a block is where it is.
+    pub explain: Option<Ask>,
     /// Seed of policies that search at random.
     pub seed: u64,
     /// Parts that an engine leaves out.
@@ -48,6 +51,9 @@ pub struct Outcome {
     pub profile: Option<Profile>,
     /// The record, where one was asked for.
     pub timeline: Option<Timeline>,
+    /// Why the block that was asked for was where it was; none where the policy is no engine,
+    /// or no memory lay there then.
+    pub explanation: Option<Explanation>,
     steady: std::ops::Range<usize>,
 }
 
@@ -103,12 +109,21 @@ pub fn run_from(
     let mut policy = entry.policy(machine, program, options.lifetimes, options.seed);
     if let AnyPolicy::Lifetime(policy) = &mut policy {
         policy.begin_with(options.without, profile);
+        policy.record(options.explain, options.timeline);
         if options.engine_cost {
             policy.measure();
         }
     }
     let timeline = options.timeline.then(Timeline::new);
-    let played = play(program, machine, &mut policy, options.lifetimes, timeline)?;
+    let mut played = play(program, machine, &mut policy, options.lifetimes, timeline)?;
+    let mut explanation = None;
+    if let AnyPolicy::Lifetime(policy) = &mut policy {
+        let (found, plan) = policy.recorded();
+        explanation = found;
+        if let (Some(timeline), Some(plan)) = (&mut played.timeline, plan) {
+            timeline.set_plan(plan);
+        }
+    }
     let (engine, profile) = match &policy {
         // Not where an oracle has one carry out its schedule.
         AnyPolicy::Lifetime(policy) if matches!(entry.make, Make::Lifetime(_)) => {
@@ -124,6 +139,7 @@ pub fn run_from(
         engine,
         profile,
         timeline: played.timeline,
+        explanation,
         steady: program.steady(),
     })
 }

@@ -5,12 +5,16 @@
 //! decides nothing from them. Format: "Trace Event Format" (Google, catapult), its JSON
 //! object form with `M`, `X` and `C` events; times are microseconds.
 
+mod plan;
+
 use std::io::{self, Write};
 
 use serde::Serialize;
 
 use crate::trace::{Launch, Program};
 use crate::units::{BLOCK_BYTES, Nanos};
+
+pub use plan::Plan;
 
 /// Spans kept at most, so that a long run cannot exhaust memory; later ones are counted.
 pub const MOST_SPANS: usize = 2_000_000;
@@ -127,6 +131,7 @@ pub struct Timeline {
     samples: [Vec<Sample>; Counter::ALL.len()],
     iterations: Vec<(u32, Nanos)>,
     last_transfer: [Option<usize>; 2],
+    plan: Plan,
     dropped: u64,
 }
 
@@ -203,7 +208,12 @@ impl Timeline {
 
     /// Spans and samples that were not kept because there were too many.
     pub fn dropped(&self) -> u64 {
-        self.dropped
+        self.dropped + self.plan.dropped()
+    }
+
+    /// What the policy's engine meant to do.
+    pub fn set_plan(&mut self, plan: Plan) {
+        self.plan = plan;
     }
 
     /// Time for which a direction of the link was in service.
@@ -237,11 +247,11 @@ impl Timeline {
     ) -> io::Result<()> {
         let mut writer = Writer { out, first: true };
         writer.out.write_all(b"{\"displayTimeUnit\":\"ms\",")?;
-        if self.dropped > 0 {
+        if self.dropped() > 0 {
             write!(
                 writer.out,
                 "\"otherData\":{{\"dropped\":{}}},",
-                self.dropped
+                self.dropped()
             )?;
         }
         writer.out.write_all(b"\"traceEvents\":[")?;
@@ -257,6 +267,11 @@ impl Timeline {
                 writer.sample(counter, *sample)?;
             }
         }
+        let began = self.spans.iter().filter_map(|span| match span.what {
+            What::Kernel(launch) => Some((launch.0, span.start)),
+            What::Stall(_) | What::Transfer { .. } => None,
+        });
+        self.plan.write(&mut writer, &began.collect())?;
         writer.out.write_all(b"\n]}\n")
     }
 }
@@ -310,6 +325,10 @@ struct Writer<'o, W> {
 
 impl<W: Write> Writer<'_, W> {
     fn event(&mut self, event: &Event<'_, Args<'_>>) -> io::Result<()> {
+        self.raw(event)
+    }
+
+    fn raw(&mut self, event: &impl Serialize) -> io::Result<()> {
         self.out
             .write_all(if self.first { b"\n" } else { b",\n" })?;
         self.first = false;

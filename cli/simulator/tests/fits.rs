@@ -15,6 +15,7 @@ fn played(program: &Program, name: &str, lifetimes: bool) -> Outcome {
     let options = Options {
         lifetimes,
         timeline: false,
+        explain: None,
         seed: 0,
         engine_cost: false,
         without: Default::default(),

@@ -52,6 +52,7 @@ fn time(program: &Program, machine: &Machine, lifetimes: bool, policy: &str) -> 
     let options = Options {
         lifetimes,
         timeline: false,
+        explain: None,
         seed: 0,
         engine_cost: false,
         without: Default::default(),

@@ -63,6 +63,7 @@ pub fn plan(options: &PlanOptions) -> Result<ExitCode> {
         options: run::Options {
             lifetimes: options.costs.lifetimes(),
             timeline: false,
+            explain: None,
             seed: 0,
             engine_cost: false,
             without: Default::default(),

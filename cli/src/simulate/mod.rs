@@ -4,6 +4,7 @@
 //! what a policy does is the simulator's.
 
 mod ablation;
+mod explain;
 pub mod grid;
 mod inputs;
 mod list;
@@ -39,6 +40,10 @@ pub fn simulate(options: &SimulateOptions) -> Result<ExitCode> {
     let grid = grid(options)?;
     if options.ablation {
         return ablation::print(&grid, options);
+    }
+    if let Some(what) = options.explain {
+        explain::print(&grid, what, options.json)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let results = grid.run(&grid::pool(options.threads)?)?;
     let failed = complain(&results);
@@ -112,6 +117,7 @@ fn grid(options: &SimulateOptions) -> Result<Grid> {
         options: run::Options {
             lifetimes: options.costs.lifetimes(),
             timeline: options.timeline.is_some(),
+            explain: None,
             seed: options.costs.seed,
             engine_cost: options.engine_cost,
             without: without(&options.without)?,

@@ -13,6 +13,7 @@ use oversub_sim::units::{Nanos, Rate as SimRate};
 
 use crate::size::{Rate, Size};
 use crate::usage::usage;
+use crate::why::BlockAtLaunch;
 
 /// Stands for every policy.
 pub const ALL: &str = "all";
@@ -79,6 +80,21 @@ pub struct SimulateOptions {
     /// Write a timeline in Chrome's trace format, for ui.perfetto.dev (one run only)
     #[arg(long, value_name = "FILE.json")]
     pub timeline: Option<PathBuf>,
+    /// Instead of results, say why a block is where it is when a launch begins (one run only)
+    ///
+    /// BLOCK is an address in it, such as 0x7f2a40000000, or its number in the order in which
+    /// the program obtains memory, from 0; LAUNCH is a number from 0, as a --timeline shows.
+    /// Tells where the block is, when it is used next, what the engine has in mind for it, and
+    /// what it decided before and afterwards, each with its reason:
+    ///
+    ///   oversub simulate gpt2.trace.jsonl.zst --policy foresight --ratio 1.5 --explain 17@1200
+    #[arg(
+        long,
+        value_name = "BLOCK@LAUNCH",
+        verbatim_doc_comment,
+        conflicts_with_all = ["ablation", "warm", "timeline", "profile_in", "profile_out"]
+    )]
+    pub explain: Option<BlockAtLaunch>,
     /// List the policies and the machines, and do nothing else
     #[arg(long)]
     pub list: bool,

@@ -171,6 +171,15 @@ impl Config {
         .or_else(|| table("engine.history_launches", engine.history_launches))
         .or_else(|| table("engine.execution_ids", engine.execution_ids))
         .or_else(|| table("engine.blocks", engine.blocks))
+        .or_else(|| {
+            between(
+                "engine.decisions",
+                engine.decisions as u64,
+                0,
+                1 << 24,
+                "0 to 16777216",
+            )
+        })
         .or_else(|| table("deepum.rows", deepum.rows))
         .or_else(|| between("deepum.ways", deepum.ways as u64, 1, 64, "1 to 64"))
         .or_else(|| {

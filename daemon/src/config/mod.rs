@@ -191,6 +191,7 @@ pub struct EngineConfig {
     pub history_launches: usize,
     pub execution_ids: usize,
     pub blocks: usize,
+    pub decisions: usize,
 }
 
 impl Default for EngineConfig {
@@ -206,6 +207,7 @@ impl Default for EngineConfig {
             history_launches: engine.history_launches,
             execution_ids: engine.execution_ids,
             blocks: engine.blocks,
+            decisions: engine.decisions,
         }
     }
 }
@@ -378,6 +380,7 @@ impl Config {
         config.history_launches = self.engine.history_launches;
         config.execution_ids = self.engine.execution_ids;
         config.blocks = self.engine.blocks;
+        config.decisions = self.engine.decisions;
         config.deepum = (&self.deepum).into();
         config
     }

@@ -13,6 +13,7 @@ use oversub_protocol::handshake::Hello;
 use tokio::sync::oneshot;
 
 use crate::control::SessionView;
+use crate::control::why::{SessionWhy, WhyQuestion};
 use crate::metrics::Metrics;
 use crate::probes::{Probes, Seen};
 use crate::session::Session;
@@ -32,6 +33,8 @@ pub(crate) enum Message {
     Session(Box<Session>),
     /// Say how sessions stand.
     View(oneshot::Sender<Vec<SessionView>>),
+    /// Say why blocks are where they are.
+    Why(WhyQuestion, oneshot::Sender<Vec<SessionWhy>>),
     /// A probe, drained by another thread, saw this.
     Probe(Seen),
     /// End all sessions and return.
@@ -206,6 +209,20 @@ impl Gpus {
 
     /// How all sessions stand, by number; `None` where a thread does not answer in time.
     pub async fn views(&self) -> Option<Vec<SessionView>> {
+        let mut views = self.ask(Message::View).await?;
+        views.sort_by_key(|view| view.session);
+        Some(views)
+    }
+
+    /// Why blocks are where they are, by session; `None` where a thread does not answer.
+    pub async fn why(&self, question: WhyQuestion) -> Option<Vec<SessionWhy>> {
+        let mut all = self.ask(|sender| Message::Why(question, sender)).await?;
+        all.sort_by_key(|of| of.session);
+        Some(all)
+    }
+
+    /// Asks every thread; all that they answer.
+    async fn ask<T>(&self, message: impl Fn(oneshot::Sender<Vec<T>>) -> Message) -> Option<Vec<T>> {
         /// An engine thread answers between two turns.
         const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
         let mailboxes: Vec<Mailbox> = self
@@ -216,15 +233,14 @@ impl Gpus {
         let mut answers = Vec::new();
         for mailbox in mailboxes {
             let (sender, receiver) = oneshot::channel();
-            mailbox.send(Message::View(sender));
+            mailbox.send(message(sender));
             answers.push(receiver);
         }
-        let mut views = Vec::new();
+        let mut all = Vec::new();
         for answer in answers {
-            views.extend(tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()?);
+            all.extend(tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()?);
         }
-        views.sort_by_key(|view: &SessionView| view.session);
-        Some(views)
+        Some(all)
     }
 
     /// Ends all sessions and waits for the threads.

@@ -260,6 +260,10 @@ impl EngineThread {
                     // The asker may have lost patience.
                     let _ = answer.send(views);
                 }
+                Message::Why(question, answer) => {
+                    let sessions = self.sessions.values();
+                    let _ = answer.send(sessions.map(|session| session.why(question)).collect());
+                }
                 Message::Probe(seen) => {
                     self.shared.probe_events.fetch_sub(1, Ordering::Relaxed);
                     self.deliver(&seen);

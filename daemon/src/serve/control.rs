@@ -70,6 +70,10 @@ async fn answer(question: Question, uid: u32, state: &State) -> Answer {
             Some(status) => Answer::Status(status),
             None => Answer::Error("an engine thread does not answer".to_owned()),
         },
+        Question::Why(question) => match state.why(uid, question).await {
+            Some(sessions) => Answer::Why(sessions),
+            None => Answer::Error("an engine thread does not answer".to_owned()),
+        },
         Question::Doctor => Answer::Doctor(state.doctor()),
         Question::Metrics => match state.metrics_text().await {
             Ok(text) => Answer::Metrics(text),

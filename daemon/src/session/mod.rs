@@ -21,6 +21,7 @@ use oversub_protocol::ring::Corrupt;
 use crate::channel::Channel;
 use crate::clock;
 use crate::config::{Config, Policy, ProfilesConfig};
+use crate::control::why::{self, SessionWhy, WhyQuestion};
 use crate::control::{LatencyView, SessionView};
 use crate::profiles;
 use intake::Intake;
@@ -280,6 +281,19 @@ impl Session {
         let enough = engine.stats().launches >= profiles::LEAST_LAUNCHES;
         let (path, config) = self.profile.take().filter(|_| enough)?;
         Some((path, config, engine.profile()))
+    }
+
+    /// Why its blocks are where they are.
+    pub fn why(&self, question: WhyQuestion) -> SessionWhy {
+        let peer = &self.peer;
+        SessionWhy {
+            session: peer.session,
+            pid: peer.pid,
+            uid: peer.uid,
+            command: peer.command.clone(),
+            policy: peer.policy.name().to_owned(),
+            ..why::answer(self.intake.engine(), question)
+        }
     }
 
     /// What there is to say about the session now.

@@ -26,6 +26,7 @@ fn of(program: &Program, entry: &Entry, frames: u32, lifetimes: bool) -> Outcome
     let options = Options {
         lifetimes,
         timeline: false,
+        explain: None,
         seed: 0,
         engine_cost: false,
         without: Default::default(),

@@ -8,16 +8,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use oversub_engine::{
-    Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId, Launch, Micros, Operation,
-    PolicyKind, Profile, Queue, Range, Seq as EngineSeq, StreamId, Without,
+    BlockId, Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId, Launch, Micros,
+    Operation, PolicyKind, Profile, Queue, Range, Seq as EngineSeq, StreamId, Without,
 };
 
 use crate::class::{
     Arrival, Desk, DriverNotice, EngineFigures, Evictor, LaunchNotice, LaunchRecord,
     LifetimeNotice, LifetimePolicy, Seq, Ticket,
 };
+use crate::explain::{Ask, Explanation, Watch};
 use crate::machine::Machine;
 use crate::model::Room;
+use crate::timeline::Plan;
 use crate::trace::{Block, Piece};
 use crate::units::{BLOCK_BYTES, Leaves, Nanos, Region};
 
@@ -45,6 +47,8 @@ pub(super) struct Steering {
     launches: u64,
     table_bytes: u64,
     clock: Option<Clock>,
+    watch: Option<Watch>,
+    plan: Option<Plan>,
 }
 
 /// Real time spent in the engine, for `--engine-cost` alone: nothing depends on it.
@@ -91,6 +95,8 @@ impl Steering {
             launches: 0,
             table_bytes: 0,
             clock: None,
+            watch: None,
+            plan: None,
         }
     }
 
@@ -99,6 +105,7 @@ impl Steering {
         let begun = self.clock.is_some().then(Instant::now);
         self.engine.step(now, event);
         self.count(begun);
+        self.look(desk.now());
         if let Some(clock) = &mut self.clock {
             clock.events += 1;
             if clock.events.is_multiple_of(GROUP) {
@@ -107,6 +114,23 @@ impl Steering {
         }
         if self.awake.is_none() {
             self.wake(desk, desk.now() + LATENCY);
+        }
+    }
+
+    /// Writes down what the engine has written down, where that was asked for.
+    fn look(&mut self, now: Nanos) {
+        if let Some(watch) = &mut self.watch {
+            watch.look(&self.engine);
+        }
+        if let Some(plan) = &mut self.plan {
+            plan.look(now, &self.engine);
+        }
+    }
+
+    /// A block arrived, or has left.
+    fn moved(&mut self, now: Nanos, range: Range) {
+        if let Some(plan) = &mut self.plan {
+            plan.done(now, BlockId::containing(range.address));
         }
     }
 
@@ -226,6 +250,7 @@ impl Steering {
             }
             DriverNotice::Arrived { block, bytes, by } => {
                 let range = block_range(desk, block);
+                self.moved(desk.now(), range);
                 let event = match (bytes, by) {
                     (0, _) => Event::Populated { range },
                     (_, Arrival::Fault) => moved(range, Direction::In, Cause::Fault),
@@ -235,6 +260,7 @@ impl Steering {
             }
             DriverNotice::Evicted { block, by, .. } => {
                 let range = block_range(desk, block);
+                self.moved(desk.now(), range);
                 let cause = match by {
                     Evictor::Driver => Cause::Eviction,
                     Evictor::Policy => Cause::Call,
@@ -260,6 +286,7 @@ impl Steering {
         let begun = self.clock.is_some().then(Instant::now);
         self.engine.decide(micros(desk.now()), &mut commands);
         self.count(begun);
+        self.look(desk.now());
         for command in commands.drain(..) {
             self.carry_out(command, desk);
         }
@@ -315,7 +342,11 @@ impl LifetimePolicy for Steering {
             LifetimeNotice::Launch(LaunchNotice::Launched(launch)) => {
                 self.launched(&launch, desk);
             }
-            LifetimeNotice::Launch(LaunchNotice::Started(_)) => {}
+            LifetimeNotice::Launch(LaunchNotice::Started(launch)) => {
+                if let Some(watch) = &mut self.watch {
+                    watch.started(launch, desk.now(), &self.engine);
+                }
+            }
             LifetimeNotice::Launch(LaunchNotice::Finished(done)) => self.finished(done, desk),
             LifetimeNotice::Use(region, next) => {
                 self.parts.hand_out(region);
@@ -349,6 +380,16 @@ impl LifetimePolicy for Steering {
 
     fn measure(&mut self) {
         self.clock = Some(Clock::default());
+    }
+
+    fn record(&mut self, explain: Option<Ask>, plan: bool) {
+        self.watch = explain.map(Watch::new);
+        self.plan = plan.then(Plan::default);
+    }
+
+    fn recorded(&mut self) -> (Option<Explanation>, Option<Plan>) {
+        let explanation = self.watch.as_ref().and_then(Watch::found);
+        (explanation, self.plan.take())
     }
 
     fn begin_with(&mut self, without: Without, profile: Option<&Profile>) {

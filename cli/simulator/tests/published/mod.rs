@@ -119,6 +119,7 @@ pub fn reported(program: &Program, policy: &str, lifetimes: bool) -> Result<Iter
     let options = Options {
         lifetimes,
         timeline: false,
+        explain: None,
         seed: 0,
         engine_cost: false,
         without: Default::default(),

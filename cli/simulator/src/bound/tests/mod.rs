@@ -204,6 +204,7 @@ fn no_policy_beats_its_bound() {
                 let options = Options {
                     lifetimes,
                     timeline: false,
+                    explain: None,
                     seed: 0,
                     engine_cost: false,
                     without: Default::default(),

@@ -16,6 +16,7 @@ fn played(program: &Program, frames: u64, name: &str, lifetimes: bool) -> Outcom
     let options = crate::run::Options {
         lifetimes,
         timeline: false,
+        explain: None,
         seed: 0,
         engine_cost: false,
         without: Default::default(),
