@@ -52,6 +52,7 @@ pub(super) trait State: std::fmt::Debug {
     fn wake(&mut self, at: Nanos);
     fn density(&mut self, on: bool);
     fn drop_unwritten(&mut self);
+    fn bring_back(&mut self);
 }
 
 impl State for Model<'_> {
@@ -135,6 +136,10 @@ impl State for Model<'_> {
 
     fn drop_unwritten(&mut self) {
         self.drops_unwritten = true;
+    }
+
+    fn bring_back(&mut self) {
+        self.brings_back = true;
     }
 }
 
@@ -294,10 +299,16 @@ impl<'a> Desk<'a> {
     }
 
     /// From now on a victim's parts that were populated and not written yet are dropped, not
-    /// copied out, and what the running launch loses comes back before its end: for systems
-    /// that know when content is born. Only the `g10` machine's rules have it.
+    /// copied out: for systems that know when content is born. Only the `g10` machine's
+    /// rules have it.
     pub fn drop_unwritten(&mut self) {
         self.model.drop_unwritten();
+    }
+
+    /// From now on what the running launch had and loses comes back before its end. Only the
+    /// `g10` machine's rules have it.
+    pub fn bring_back(&mut self) {
+        self.model.bring_back();
     }
 
     fn order(&mut self, wants: impl Iterator<Item = (Block, Want)>) -> Ticket {

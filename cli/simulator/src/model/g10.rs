@@ -19,22 +19,26 @@
 //!
 //! Choices: whole blocks of 2 MiB move where the artifact moves 4 KiB pages in batches of 50
 //! of 13 us; a block's transfer begins when its frame is free. What the running launch has
-//! had and loses comes back before its end under `deepum-plus` alone: the code puts such
+//! had and loses comes back before its end under `deepum-plus` and `g10`: the code puts such
 //! pages into the fault queue whatever the policy, but the published traffic of `lru` is
 //! what it is without (Inceptionv3: 127.55 GiB in; without 127.59, with 139.04), and that of
-//! `deepUM` leaves and comes in equal parts, which it does only with. The profiled times with faults are not in the traces, so the lower
-//! fault bandwidth that the artifact gives to launches that take a second or more then (95
-//! of 929 in Inceptionv3, 179 of 1299 in ResNet152, 376 of 2319 in SENet154) is left out.
+//! `deepUM` leaves and comes in equal parts, which it does only with. The profiled times with
+//! faults are not in the traces, so the lower fault bandwidth that the artifact gives to
+//! launches that take a second or more then (95 of 929 in Inceptionv3, 179 of 1299 in
+//! ResNet152, 376 of 2319 in SENet154) is left out.
+//!
+//! Owns the state and what begins and ends a launch; `serve` owns who gets a frame.
+
+mod serve;
 
 use std::collections::VecDeque;
 
-use crate::class::Arrival;
 use crate::trace::{Access, Block};
 use crate::units::{Leaves, Nanos, Rate};
 
+use super::Model;
 use super::blocks::Frame;
 use super::lane::{Order, Transfer, Want, Why};
-use super::{Model, Note, Room};
 
 /// Where evicted content lies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -52,6 +56,8 @@ enum Head {
     Moved,
     /// It needs a frame that is not there.
     NoFrame,
+    /// It will need one when the way is free again.
+    Soon,
     /// Nothing to do now.
     Rests,
 }
@@ -341,7 +347,7 @@ impl Model<'_> {
         if !leaves.is_empty() && self.artifact.leaving[tier as usize].is_some() {
             return false;
         }
-        if self.drops_unwritten {
+        if self.brings_back {
             self.miss_again(block);
         }
         self.forget_unused(block);
@@ -398,184 +404,6 @@ impl Model<'_> {
             Tier::Host if ssd_busy => Rate(link.0.saturating_sub(ssd.0).max(1)),
             Tier::Host => link,
         }
-    }
-
-    /// Serves the heads of the queues in their order.
-    fn bring(&mut self, victim: &mut dyn FnMut(&mut Self) -> Option<Block>) -> bool {
-        let (mut waiting, mut prefetches) = (0, 0);
-        for class in 0..3 {
-            match self.serve_fault(class) {
-                Head::Moved => return true,
-                Head::NoFrame => waiting += 1,
-                Head::Rests => {}
-            }
-        }
-        for class in 0..3 {
-            let urgent = self.artifact.orders[class]
-                .front()
-                .is_some_and(|order| self.artifact.urgent(order.block));
-            match self.serve_order(class, waiting > 0) {
-                (Head::Moved, _) => return true,
-                (Head::NoFrame, _) if urgent => waiting += 1,
-                (Head::NoFrame, room) => prefetches += usize::from(room == Room::Take),
-                (Head::Rests, _) => {}
-            }
-        }
-        if waiting > 0 {
-            return self.make_room(waiting, victim);
-        }
-        self.artifact.room_for_prefetch = true;
-        let made = prefetches > 0 && self.make_room(prefetches, victim);
-        self.artifact.room_for_prefetch = false;
-        made
-    }
-
-    /// Has a block leave for those that wait for a frame, so many.
-    fn make_room(
-        &mut self,
-        waiting: usize,
-        victim: &mut dyn FnMut(&mut Self) -> Option<Block>,
-    ) -> bool {
-        // Those that are on their way out already are room for as many.
-        let leaving = self.artifact.leaving.iter().flatten();
-        if leaving.filter(|one| one.transfer.why == Why::Room).count() >= waiting {
-            return false;
-        }
-        let Some(old) = victim(self) else {
-            return false;
-        };
-        self.send(old, Why::Room, false)
-    }
-
-    fn serve_fault(&mut self, class: usize) -> Head {
-        let Some(block) = self.artifact.faults[class].front().copied() else {
-            return Head::Rests;
-        };
-        let need = self.artifact.needs[block.index()];
-        let lacking = self.lacks(block, need.leaves);
-        let state = self.blocks.get(block);
-        if lacking.is_empty() || need.launch != self.artifact.launch {
-            self.artifact.faults[class].pop_front();
-            return Head::Moved;
-        }
-        if state.frame == Frame::Outgoing || !state.moving.is_empty() {
-            return self.rotate(class);
-        }
-        let now_class = self.class(block);
-        if now_class != class {
-            self.artifact.faults[class].pop_front();
-            self.artifact.faults[now_class].push_back(block);
-            return Head::Moved;
-        }
-        let head = self.fetch(block, lacking, Why::Fault);
-        if head == Head::Moved {
-            self.artifact.faults[class].pop_front();
-        }
-        head
-    }
-
-    /// Puts a head whose transfer is under way behind the first that has none.
-    fn rotate(&mut self, class: usize) -> Head {
-        let ready = |block: &Block| {
-            let state = self.blocks.get(*block);
-            state.frame != Frame::Outgoing && state.moving.is_empty()
-        };
-        let Some(at) = self.artifact.faults[class].iter().position(ready) else {
-            return Head::Rests;
-        };
-        self.artifact.faults[class].swap(0, at);
-        Head::Moved
-    }
-
-    fn serve_order(&mut self, class: usize, faults_wait: bool) -> (Head, Room) {
-        let Some(order) = self.artifact.orders[class].front().copied() else {
-            return (Head::Rests, Room::Wait);
-        };
-        let (wanted, mut room) = self.wanted(order);
-        if self.artifact.urgent(order.block) {
-            room = Room::Take;
-        }
-        let state = *self.blocks.get(order.block);
-        if state.frame == Frame::Outgoing || !state.moving.is_empty() && state.allocated {
-            return (Head::Rests, room);
-        }
-        if !state.allocated || wanted.is_empty() {
-            self.artifact.orders[class].pop_front();
-            self.ordered(order);
-            return (Head::Moved, room);
-        }
-        if faults_wait && state.frame == Frame::None {
-            // A frame that comes free is the faults'.
-            return (Head::Rests, room);
-        }
-        let head = self.fetch(order.block, wanted, Why::Order(order.ticket));
-        if head == Head::Moved {
-            self.artifact.orders[class].pop_front();
-            self.lane_in.queued_bytes -= order.bytes;
-            self.blocks.get_mut(order.block).queued_in = false;
-        }
-        (head, room)
-    }
-
-    fn ordered(&mut self, order: Order) {
-        self.lane_in.queued_bytes -= order.bytes;
-        self.blocks.get_mut(order.block).queued_in = false;
-        self.settle(order.ticket);
-        self.present(order.block);
-    }
-
-    /// Begins to bring parts of a block, or populates them.
-    fn fetch(&mut self, block: Block, wanted: Leaves, why: Why) -> Head {
-        let held = self.blocks.get(block).frame == Frame::Held;
-        if !held && self.blocks.free() == 0 {
-            return Head::NoFrame;
-        }
-        let moving = wanted & self.blocks.get(block).on_host();
-        let tier = self.tier(block);
-        if !moving.is_empty() && self.artifact.coming[tier as usize].is_some() {
-            return Head::Rests;
-        }
-        if !held && !self.blocks.take_frame(block) {
-            return Head::NoFrame;
-        }
-        self.populate(block, wanted);
-        let transfer = Transfer {
-            block,
-            leaves: moving,
-            why,
-        };
-        if moving.is_empty() {
-            if held {
-                // Pages that are there keep their place in the order.
-                let by = match why {
-                    Why::Order(_) => Arrival::Prefetch,
-                    Why::Fault | Why::HostFault | Why::Room => Arrival::Fault,
-                };
-                self.notes.push_back(Note::Arrived(block, 0, by));
-                if let Why::Order(ticket) = why {
-                    self.settle(ticket);
-                }
-            } else {
-                self.came(transfer, self.now);
-            }
-            self.present(block);
-            return Head::Moved;
-        }
-        if tier == Tier::Host {
-            // Its place there is free at once, for what leaves beside it.
-            self.host_bytes = self.host_bytes.saturating_sub(moving.bytes());
-        }
-        let state = self.blocks.get_mut(block);
-        state.moving = moving;
-        state.locked = true;
-        let busy = self.artifact.coming[Tier::Ssd as usize].is_some();
-        let end = self.now + self.rate(tier, true, busy).time(moving.bytes());
-        self.artifact.coming[tier as usize] = Some(Moving {
-            transfer,
-            start: self.now,
-            end,
-        });
-        Head::Moved
     }
 }
 

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::blocks::{Frame, ListName};
+use super::lane::{Transfer, Why};
 use super::*;
 use crate::class::{AnyPolicy, DriverNotice, FutureNotice, FuturePolicy};
 use crate::machine;

@@ -231,6 +231,7 @@ impl FuturePolicy for DeepUmPlus<'_> {
             FutureNotice::Begin => {
                 desk.set_density(false);
                 desk.drop_unwritten();
+                desk.bring_back();
             }
             FutureNotice::Starting(launch) => self.starting(launch.0, desk),
             FutureNotice::Finished(launch) => {

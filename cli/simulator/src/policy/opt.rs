@@ -72,18 +72,20 @@ fn make<'p>(machine: &Machine, future: Future<'p>, seed: u64) -> AnyPolicy<'p> {
 fn own(machine: &Machine, future: Future<'_>, uses: &Rc<Uses>) -> (Executor, Nanos) {
     let frames = (machine.memory_bytes / BLOCK_BYTES) as u32;
     // Frames through which transfers pass; the plan does without them.
-    let reserve = (frames / 32).clamp(2, 64).min(frames / 2);
+    let least = (frames / 32).clamp(2, 8).min(frames / 2);
+    let reserve = (frames / 32).clamp(2, 32).min(frames / 2);
     let near = AHEAD.min(frames / 4).max(1);
     let candidates = [
-        (frames - reserve, reserve, When::Early),
-        (frames - reserve, frames / 16, When::Early),
-        (frames - reserve, frames / 4, When::Early),
-        (frames - reserve, frames, When::Early),
+        (frames - least, near, When::Early),
+        (frames - reserve, near, When::Early),
+        (frames - least, 2 * near, When::Early),
+        (frames - least, frames / 16, When::Early),
+        (frames - least, frames, When::Early),
         (frames - frames / 8, frames, When::Early),
         (frames, near, When::Late(near)),
     ];
     // Everything fits: there is nothing to choose.
-    let fits = uses.blocks() <= (frames - reserve) as usize;
+    let fits = uses.blocks() <= (frames - least) as usize;
     // Nothing is faster than the launches themselves.
     let steady_range = future.program.steady();
     let ideal: Nanos = future.program.iterations()[steady_range]

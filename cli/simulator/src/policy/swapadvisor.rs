@@ -147,7 +147,7 @@ impl<'g> Search<'g> {
         let chosen = relieve(self.gaps, order, &self.times, self.line);
         let mut way = Way::link(self.machine, &self.times);
         let late = latest(self.gaps, chosen, &mut way);
-        let mut early = hasten(self.gaps, late.clone(), Vec::new(), self.line);
+        let mut early = hasten(self.gaps, late.clone(), self.line);
         early.sort_by_key(|one| one.gap);
         let begin = |(late, early): (&Timed, &Timed)| Timed {
             begin: late.begin - (late.begin - early.begin) * u32::from(genes.early) / 8,

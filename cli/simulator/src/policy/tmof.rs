@@ -45,7 +45,7 @@ fn make<'p>(machine: &Machine, future: Future<'p>) -> Box<dyn FuturePolicy + 'p>
     let line = u32::try_from(frames).unwrap_or(u32::MAX);
     let chosen = relieve(&gaps, by_reuse(&gaps), &times, line);
     let timed = latest(&gaps, chosen, &mut Way::link(machine, &times));
-    let script = script(&gaps, &hasten(&gaps, timed, Vec::new(), line));
+    let script = script(&gaps, &hasten(&gaps, timed, line));
     Box::new(Tmof {
         furthest: Furthest::new(future.program),
         gaps,

@@ -177,17 +177,17 @@ fn what_no_launch_has_written_leaves_without_a_transfer_where_births_are_known()
 }
 
 #[test]
-fn what_the_running_launch_loses_comes_back_before_its_end_where_births_are_known() {
+fn what_the_running_launch_loses_comes_back_before_its_end_where_that_is_asked_for() {
     // Block 1 is the oldest when block 0 comes back, and both are needed.
     let program = program(&[
         (1000, &[], &[blocks(0, 2)]),
         (1000, &[], &[blocks(2, 1)]),
         (1000, &[blocks(0, 2)], &[]),
     ]);
-    for (known, brought) in [(true, 2), (false, 1)] {
+    for (asked, brought) in [(true, 2), (false, 1)] {
         let (_, totals) = played(&program, &machine(2), |notice, desk| {
-            if known && matches!(notice, FutureNotice::Begin) {
-                desk.drop_unwritten();
+            if asked && matches!(notice, FutureNotice::Begin) {
+                desk.bring_back();
             }
         });
         assert_eq!(totals.bytes_in, brought * BLOCK_BYTES);

@@ -11,15 +11,17 @@ use crate::model::{Place, Room};
 use crate::trace::{Block, Piece};
 use crate::units::{Leaves, Nanos};
 
-/// Blocks with content that one prefetch call brings: enough to make its cost small.
-const CALL_TRANSFERS: u32 = 8;
+/// Blocks with content that one call moves: enough to make its cost small.
+const CALL_TRANSFERS: u32 = 32;
 /// Blocks of one prefetch call.
 const CALL_BLOCKS: usize = 64;
-/// Prefetch calls that are open at once.
+/// Calls of each direction that are open at once.
 const CALLS: usize = 2;
-/// Frames that no prefetch takes, so that a fault need not evict: as many blocks as one
-/// fault batch can hold, twice.
-const SPARE: u32 = 8;
+/// Frames that no prefetch takes, so that a fault need not evict.
+const SPARE: u32 = 2;
+/// Blocks that are asked for before their frames are free: no more than are being evicted. So
+/// the way in goes on as soon as the way out has made room.
+const EARLY: u32 = 64;
 
 /// When a block leaves that the plan lets go.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -78,6 +80,8 @@ pub(in crate::policy) struct Executor {
     /// Blocks that are to go: next use, last use. The one needed last goes first.
     out: BinaryHeap<(u32, u32)>,
     out_open: Vec<Ticket>,
+    /// Blocks that were ordered out and have not left.
+    going: u32,
     /// By block: its next use.
     next: Vec<u32>,
     /// Blocks of which parts are missing although they should be there.
@@ -113,6 +117,7 @@ impl Executor {
             leaving: vec![Leaving::No; blocks],
             out: BinaryHeap::new(),
             out_open: Vec::new(),
+            going: 0,
             next,
             mend: Vec::new(),
             again: Vec::new(),
@@ -172,6 +177,7 @@ impl Executor {
         if blocks.is_empty() {
             return false;
         }
+        self.going += blocks.len() as u32;
         self.out_open.push(desk.evict(&blocks));
         true
     }
@@ -214,7 +220,8 @@ impl Executor {
         blocks.retain(|block| desk.place(*block) == Place::Host);
         let mut transfers = blocks.len() as u32;
         let spare = SPARE.min(desk.capacity() / 8);
-        let mut room = desk.free().saturating_sub(self.orders + transfers + spare);
+        let coming_free = self.going.min(EARLY);
+        let mut room = (desk.free() + coming_free).saturating_sub(self.orders + transfers + spare);
         while transfers < CALL_TRANSFERS && blocks.len() < CALL_BLOCKS {
             let Some(item) = self.due() else {
                 break;
@@ -390,6 +397,9 @@ impl FuturePolicy for Executor {
                     }
                 }
                 DriverNotice::Evicted { block, .. } => {
+                    if self.leaving[block.index()] == Leaving::Ordered {
+                        self.going = self.going.saturating_sub(1);
+                    }
                     self.leaving[block.index()] = Leaving::No;
                     let next = self.next[block.index()];
                     if next != NEVER && !self.plan.brings(next) {
@@ -402,6 +412,10 @@ impl FuturePolicy for Executor {
                         self.over_at = desk.now();
                     }
                     self.out_open.retain(|open| *open != ticket);
+                    if self.out_open.is_empty() {
+                        // Those that were gone already did not leave again.
+                        self.going = 0;
+                    }
                 }
                 DriverNotice::Wake => self.progress.wake(),
                 DriverNotice::Faults(batch) => {

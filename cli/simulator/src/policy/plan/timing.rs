@@ -138,13 +138,18 @@ pub(in crate::policy) fn latest(gaps: &Gaps, mut chosen: Vec<u32>, way: &mut Way
 }
 
 /// Moves each prefetch from its latest safe launch to the earliest from which the estimate
-/// of the device's use stays within the line. The most urgent first. Those that are `fixed`
-/// stay where they are; all are returned.
-pub(in crate::policy) fn hasten(
+/// of the device's use stays within the line. The most urgent first; all are returned.
+pub(in crate::policy) fn hasten(gaps: &Gaps, chosen: Vec<Timed>, line: u32) -> Vec<Timed> {
+    hasten_beside(gaps, chosen, Vec::new(), |frames| i64::from(line) - frames)
+}
+
+/// The same where some are `fixed`, and each may come while the estimate is not above `room`
+/// of its frames.
+pub(in crate::policy) fn hasten_beside(
     gaps: &Gaps,
     mut chosen: Vec<Timed>,
     fixed: Vec<Timed>,
-    line: u32,
+    room: impl Fn(i64) -> i64,
 ) -> Vec<Timed> {
     let mut levels = Levels::new(gaps.occupied().iter().map(|&frames| i64::from(frames)));
     for one in chosen.iter().chain(&fixed) {
@@ -154,9 +159,8 @@ pub(in crate::policy) fn hasten(
     chosen.sort_by_key(|one| (one.begin, one.gap));
     for one in &mut chosen {
         let frames = i64::from(gaps.list()[one.gap as usize].frames());
-        let room = i64::from(line) - frames;
         let after = levels
-            .last_above(one.begin, room)
+            .last_above(one.begin, room(frames))
             .map_or(0, |full| full + 1);
         let begin = after.max(one.gone + 1).min(one.begin);
         levels.add(begin, one.begin, frames);

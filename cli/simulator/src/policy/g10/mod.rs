@@ -15,12 +15,12 @@
 //! long period goes there first and to the host where the SSD's time is promised already.
 //!
 //! On the `g10` machine the artifact's own planner is followed where it differs from its
-//! paper: it counts a GB/s as 2^30 bytes, 7.4 % more than the link carries; it weighs every
-//! period by what half of an SSD transfer leaves of it; and a period that crosses the end of
-//! an iteration (a weight's) goes to the SSD if it is long enough, is asked for again one
-//! and a half transfers ahead, and is promised no bandwidth, however many are due then.
+//! paper: see `artifact`.
+
+mod artifact;
 
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use crate::class::{Future, FuturePolicy};
 use crate::machine::{Machine, Rules};
@@ -42,13 +42,8 @@ pub(super) const ENTRY: Entry = Entry {
 fn make<'p>(machine: &Machine, future: Future<'p>) -> Box<dyn FuturePolicy + 'p> {
     let gaps = Gaps::of(future);
     let script = plan(machine, &gaps, future.program);
-    Box::new(Scripted::new(
-        future.program,
-        gaps,
-        script,
-        Room::Take,
-        Fallback::Driver,
-    ))
+    let scripted = Scripted::new(future.program, gaps, script, Room::Take, Fallback::Driver);
+    Box::new(scripted.brings_back())
 }
 
 /// Percent of the device that the plan fills.
@@ -56,92 +51,88 @@ const LINE: u64 = 99;
 const HOST_LATENCY: Nanos = Nanos::from_micros(45);
 const SSD_LATENCY: Nanos = Nanos::from_micros(65);
 
-/// Bytes of what the artifact's planner takes for a GB.
-const PLANNED_GB: u64 = 1 << 30;
-
 fn plan(machine: &Machine, gaps: &Gaps, program: &Program) -> Script {
     let times = times(gaps);
     let line = u32::try_from(machine.memory_bytes / BLOCK_BYTES * LINE / 100).unwrap_or(u32::MAX);
-    let mut ways = Ways::new(machine, gaps, &times);
-    if machine.rules == Rules::G10 {
-        let starts = program.iterations().iter().map(|launches| launches.start);
-        ways.iterations = starts.collect();
+    if machine.rules == Rules::G10
+        && let Some(ssd) = machine.ssd
+    {
+        return artifact::plan(machine, ssd, gaps, program, line);
     }
+    let mut ways = Paper::new(machine, gaps, &times);
     let chosen = choose(gaps, &times, line, &mut ways);
-    let (looped, local) = chosen
-        .into_iter()
-        .partition(|one: &Timed| ways.looped(&gaps.list()[one.gap as usize]));
-    script(gaps, &hasten(gaps, local, looped, line))
+    script(gaps, &hasten(gaps, chosen, line))
 }
 
-/// A period long enough to be worth its transfers.
-fn pays(way: &Way, gap: &Gap, idle: Nanos) -> bool {
-    let cost = way.cost(gap);
-    idle.0 > cost.0 + cost.0 / 4
+/// What a planner reckons with.
+trait Ways {
+    /// The launches in which a period's memory is free, for its benefit.
+    fn usable(&mut self, gap: &Gap) -> Option<Range<u32>>;
+
+    /// The period's times, which are promised; none where it stays.
+    fn place(&mut self, gap: &Gap) -> Option<Placed>;
 }
 
-/// Where a period can go.
-struct Ways {
+/// When a period leaves and comes back.
+struct Placed {
+    /// The launch during which the eviction ends.
+    gone: u32,
+    /// The launch at whose start it is asked for again.
+    begin: u32,
+    /// It goes to the SSD.
+    deep: bool,
+}
+
+/// The paper's: exact rates, and the SSD first where there is one.
+struct Paper<'g> {
+    gaps: &'g Gaps,
     host: Way,
     ssd: Option<Way>,
     /// Frames' worth of content on the host during each launch, and how much it takes.
     host_levels: Levels,
     host_frames: i64,
-    /// First launches of the iterations, where periods across their ends are special.
-    iterations: Vec<u32>,
 }
 
-impl Ways {
-    fn new(machine: &Machine, gaps: &Gaps, times: &[Nanos]) -> Self {
-        let artifact = machine.rules == Rules::G10;
-        let believed = |rate: Rate| match artifact {
-            true => Rate(rate.0 / 1_000 * PLANNED_GB / 1_000_000),
-            false => rate,
-        };
+impl<'g> Paper<'g> {
+    fn new(machine: &Machine, gaps: &'g Gaps, times: &[Nanos]) -> Self {
         let rest = |link: Rate, ssd: Rate| Rate(link.0.saturating_sub(ssd.0).max(1));
-        let (mut out_rate, mut in_rate) = (believed(machine.link_out), believed(machine.link_in));
-        if let Some(ssd) = machine.ssd.filter(|_| !artifact) {
+        let (mut out_rate, mut in_rate) = (machine.link_out, machine.link_in);
+        if let Some(ssd) = machine.ssd {
             out_rate = rest(out_rate, ssd.write);
             in_rate = rest(in_rate, ssd.read);
         }
         let frames = machine.host_bytes.unwrap_or(u64::MAX) / BLOCK_BYTES;
         Self {
+            gaps,
             host: Way::new(out_rate, in_rate, HOST_LATENCY, times),
-            ssd: machine.ssd.map(|ssd| {
-                let (write, read) = (believed(ssd.write), believed(ssd.read));
-                Way::new(write, read, SSD_LATENCY, times)
-            }),
+            ssd: machine
+                .ssd
+                .map(|ssd| Way::new(ssd.write, ssd.read, SSD_LATENCY, times)),
             host_levels: Levels::new((0..gaps.launches()).map(|_| 0)),
             host_frames: i64::try_from(frames).unwrap_or(i64::MAX),
-            iterations: Vec::new(),
         }
     }
 
-    /// The period crosses the end of an iteration, and that makes a difference.
-    fn looped(&self, gap: &Gap) -> bool {
-        let after = self.iterations.partition_point(|start| *start <= gap.from);
-        let next = self.iterations.get(after);
-        next.is_some_and(|start| *start <= gap.to)
+    /// A period long enough to be worth its transfers.
+    fn pays(&self, way: &Way, gap: &Gap) -> bool {
+        let cost = way.cost(gap);
+        self.gaps.idle(gap).0 > cost.0 + cost.0 / 4
     }
 
     /// Whether a period goes to the SSD; none where it is too short for either.
-    fn deep(&mut self, gaps: &Gaps, gap: &Gap) -> Option<bool> {
-        let idle = gaps.idle(gap);
-        let looped = self.looped(gap);
-        if let Some(ssd) = &mut self.ssd
-            && pays(ssd, gap, idle)
+    fn deep(&mut self, gap: &Gap) -> Option<bool> {
+        if let Some(ssd) = &self.ssd
+            && self.pays(ssd, gap)
         {
-            if looped {
-                return Some(true);
-            }
-            let window = gaps.start(gap.from + 1) + ssd.out_time(gap);
-            let end = gaps.launch_at(window) + 1;
+            let window = self.gaps.start(gap.from + 1) + ssd.out_time(gap);
+            let end = self.gaps.launch_at(window) + 1;
             let room = self.host_frames - i64::from(gap.frames());
             let full = self.host_levels.last_above(gap.to, room);
             let host_has_room = full.is_none_or(|launch| launch <= gap.from);
+            let ssd = self.ssd.as_mut()?;
             return Some(!(ssd.taken(gap, end.min(gap.to)) && host_has_room));
         }
-        pays(&self.host, gap, idle).then_some(false)
+        self.pays(&self.host, gap).then_some(false)
     }
 
     fn fit(&mut self, gap: &Gap, deep: bool, share: u64, take: bool) -> Option<(u32, u32)> {
@@ -150,37 +141,30 @@ impl Ways {
             _ => self.host.fit(gap, share, take),
         }
     }
+}
 
-    /// The launches between which a period's memory is free, for its benefit.
-    fn usable(&mut self, gap: &Gap, deep: bool) -> Option<(u32, u32)> {
-        if self.looped(gap) {
-            return Some((gap.from, gap.to));
-        }
-        let deep = deep || !self.iterations.is_empty();
-        self.fit(gap, deep, 2, false)
+impl Ways for Paper<'_> {
+    fn usable(&mut self, gap: &Gap) -> Option<Range<u32>> {
+        let deep = self.deep(gap)?;
+        let (gone, begin) = self.fit(gap, deep, 2, false)?;
+        Some(gone + 1..begin)
     }
 
-    /// The launches at which a period has left and at which it is asked for again.
-    fn place(&mut self, gaps: &Gaps, gap: &Gap, deep: bool) -> Option<(u32, u32)> {
-        if !self.looped(gap) {
-            return self.fit(gap, deep, 1, true);
+    fn place(&mut self, gap: &Gap) -> Option<Placed> {
+        let deep = self.deep(gap)?;
+        let (gone, begin) = self.fit(gap, deep, 1, true)?;
+        if !deep {
+            let frames = i64::from(gap.frames());
+            self.host_levels.add(gap.from + 1, gap.to, frames);
         }
-        let way = match &self.ssd {
-            Some(ssd) if deep => ssd,
-            _ => &self.host,
-        };
-        let transfer = Nanos(way.cost(gap).0 / 2);
-        let gone = gaps.launch_at(gaps.start(gap.from + 1) + transfer);
-        let ahead = transfer + Nanos(transfer.0 / 2);
-        let begin = gaps.launch_at(gaps.start(gap.to).saturating_sub(ahead));
-        (begin > gone).then_some((gone, begin))
+        Some(Placed { gone, begin, deep })
     }
 }
 
 /// Greedy choice of periods by benefit; the benefit of a period hardly ever rises while
 /// others are chosen, so an old value serves as an upper bound and the heap need not be
 /// rebuilt.
-fn choose(gaps: &Gaps, times: &[Nanos], line: u32, ways: &mut Ways) -> Vec<Timed> {
+fn choose(gaps: &Gaps, times: &[Nanos], line: u32, ways: &mut impl Ways) -> Vec<Timed> {
     let mut excess = Excess::new(gaps.occupied(), times, line);
     let mut chosen = Vec::new();
     if !excess.any() {
@@ -197,15 +181,11 @@ fn choose(gaps: &Gaps, times: &[Nanos], line: u32, ways: &mut Ways) -> Vec<Timed
             break;
         }
         let gap = &gaps.list()[number as usize];
-        let Some(deep) = ways.deep(gaps, gap) else {
+        let Some(usable) = ways.usable(gap) else {
             continue;
         };
-        let benefit = match ways.usable(gap, deep) {
-            Some((gone, begin)) => {
-                u128::from(gap.frame_bytes()) * u128::from(excess.time(gone + 1, begin).0)
-            }
-            None => 0,
-        };
+        let time = excess.time(usable.start, usable.end);
+        let benefit = u128::from(gap.frame_bytes()) * u128::from(time.0);
         if benefit == 0 {
             continue;
         }
@@ -217,12 +197,8 @@ fn choose(gaps: &Gaps, times: &[Nanos], line: u32, ways: &mut Ways) -> Vec<Timed
             heap.push((benefit, idle, number));
             continue;
         }
-        if let Some((gone, begin)) = ways.place(gaps, gap, deep) {
+        if let Some(Placed { gone, begin, deep }) = ways.place(gap) {
             excess.relieve(gone + 1, begin, gap.frames());
-            if !deep {
-                let frames = i64::from(gap.frames());
-                ways.host_levels.add(gap.from + 1, gap.to, frames);
-            }
             chosen.push(Timed {
                 gap: number,
                 gone,
