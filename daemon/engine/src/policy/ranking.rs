@@ -134,15 +134,19 @@ impl Ranking {
         }
     }
 
-    /// The key of a block that has a place.
-    pub(crate) fn key(&self, slot: u32) -> Option<u64> {
-        let key = self.keys.get(slot as usize).copied();
-        key.filter(|&key| key != UNRANKED)
+    /// How many others come before a block with this key.
+    pub(crate) fn before(&self, key: u64, slot: u32) -> usize {
+        let others = self.iter().filter(|&(_, other)| other != slot);
+        others.take_while(|&entry| entry < (key, slot)).count()
     }
 
-    /// How many come before this one.
-    pub(crate) fn before(&self, key: u64, slot: u32) -> usize {
-        self.iter().take_while(|&entry| entry < (key, slot)).count()
+    /// How many others come after a block with this key, and the last of them.
+    pub(crate) fn after(&self, key: u64, slot: u32) -> (usize, Option<(u64, u32)>) {
+        let others = self.iter().rev().filter(|&(_, other)| other != slot);
+        let after = others.take_while(|&entry| entry > (key, slot));
+        after.fold((0, None), |(count, last), entry| {
+            (count + 1, last.or(Some(entry)))
+        })
     }
 
     /// How many have a place.

@@ -162,7 +162,8 @@ impl Ranks {
         }
     }
 
-    /// What the ranks mean for a block: its place among the others.
+    /// What the ranks mean for a block: its place, as of now, among the others, as of the last
+    /// decision.
     pub(crate) fn standing(&self, world: &World, slot: u32, stops: Stops) -> Standing {
         let block = world.blocks.get(slot);
         if matches!(block.residency, Residency::MovingIn | Residency::MovingOut) {
@@ -171,23 +172,23 @@ impl Ranks {
         if block.refused {
             return Standing::LeftAlone;
         }
-        let waits = |ranking: &Ranking| match ranking.key(slot) {
-            Some(key) => Standing::Waits {
-                before: ranking.before(key, slot) as u64,
-                stop: stops.fetch,
-            },
-            None => Standing::Unsaid,
+        let (place, key) = place_of(world, slot, block);
+        let waits = |ranking: &Ranking| Standing::Waits {
+            before: ranking.before(key, slot) as u64,
+            stop: stops.fetch,
         };
-        match self.places.get(slot as usize).copied().unwrap_or_default() {
-            Place::Resident => match (self.resident.key(slot), self.resident.last()) {
-                (Some(key), Some((last, victim))) => Standing::Kept {
-                    before: (self.resident.len() - self.resident.before(key, slot) - 1) as u64,
+        match place {
+            Place::Resident => {
+                let (before, last) = self.resident.after(key, slot);
+                let (victim_key, victim) = last.unwrap_or((key, slot));
+                Standing::Kept {
+                    before: before as u64,
                     victim: world.blocks.get(victim).id,
-                    victim_use: is_known(last).then(|| world.history.own_number(launch_at(last))),
+                    victim_use: is_known(victim_key)
+                        .then(|| world.history.own_number(launch_at(victim_key))),
                     stop: stops.room,
-                },
-                _ => Standing::Unsaid,
-            },
+                }
+            }
             Place::Dead => Standing::DeadKept,
             Place::Unborn => Standing::Unborn,
             Place::Stale => Standing::Stale,
