@@ -4,6 +4,7 @@
 
 use core::mem;
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use oversub_protocol::PROTOCOL_VERSION;
 use oversub_protocol::handshake::{Hello, MAGIC, Status, Welcome, padded};
@@ -346,6 +347,16 @@ pub fn register(events: Mapping) -> u64 {
 /// Room for `realpath`, which needs this much.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
+/// The CUDA release that brought `cuMemDiscardBatchAsync`.
+const DISCARD_SINCE: i32 = 13000;
+
+/// A soft GPU that serves its faults itself: no driver of the kernel's sees them.
+fn serves_itself() -> bool {
+    let word = loader::driver_symbol(c"oversub_softgpu_serves").cast::<AtomicU32>();
+    // SAFETY: null, or the word that this name stands for in a library that stays loaded.
+    unsafe { word.as_ref() }.is_some_and(|word| word.load(Ordering::Acquire) != 0)
+}
+
 /// What the program says of itself. The caller keeps the context alive meanwhile.
 pub fn hello(settings: &Settings, place: &Place) -> Hello {
     let mut hello = Hello::new_zeroed();
@@ -373,8 +384,11 @@ pub fn hello(settings: &Settings, place: &Place) -> Hello {
     // that can write values can register memory as well.
     let has = |symbol| !loader::driver_symbol(symbol).is_null();
     let flags = [
-        (has(c"oversub_softgpu_fault"), Hello::SOFT_DEVICE),
-        (has(c"cuMemDiscardBatchAsync"), Hello::HAS_DISCARD),
+        (serves_itself(), Hello::SOFT_DEVICE),
+        (
+            version >= DISCARD_SINCE && has(c"cuMemDiscardBatchAsync"),
+            Hello::HAS_DISCARD,
+        ),
         (
             has(c"cuStreamWriteValue32_v2") || has(c"cuStreamWriteValue32"),
             Hello::HAS_PROGRESS,

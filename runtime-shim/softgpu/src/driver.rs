@@ -4,16 +4,19 @@
 //! has no engines, so its calls answer `NOT_INITIALIZED`; behind `exit` they answer
 //! `DEINITIALIZED`, and the threads are left to the end of the process.
 
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::abi::CuResult;
-use crate::config::Config;
+use crate::config::{Backend, Config};
 use crate::context::Context;
 use crate::memory::{Device, MemoryError};
 use crate::stats;
 use crate::stream::engine::Engines;
 
+/// CUDA 13.0.
+const OWN_VERSION: c_int = 13000;
 const NOT_YET: u8 = 0;
 const READY: u8 = 1;
 const ENDED: u8 = 2;
@@ -55,6 +58,37 @@ pub fn ready() -> Result<(), CuResult> {
 pub fn device() -> Result<&'static Device, CuResult> {
     ready()?;
     DEVICE.get().ok_or(CuResult::NOT_INITIALIZED)
+}
+
+/// The CUDA version that the driver speaks: 13.0, or with nvidia-uvm behind it what the
+/// libcuda of that release does, because programs conclude from it what there is.
+///
+/// # Errors
+/// `INVALID_VALUE` for a wrong configuration.
+pub fn version() -> Result<c_int, CuResult> {
+    let config = match device() {
+        Ok(device) => device.config().clone(),
+        Err(_) => Config::from_environment().map_err(|_| CuResult::INVALID_VALUE)?,
+    };
+    Ok(match config.backend {
+        Backend::Own => OWN_VERSION,
+        Backend::Uvm => uvm_version(),
+    })
+}
+
+/// From NVIDIA's table of the driver branches that come with each CUDA release.
+fn uvm_version() -> c_int {
+    let text = std::fs::read_to_string("/sys/module/nvidia_uvm/version").unwrap_or_default();
+    match text
+        .split('.')
+        .next()
+        .and_then(|branch| branch.parse().ok())
+    {
+        Some(580u32..) => 13000,
+        Some(570..) => 12080,
+        Some(550..) => 12040,
+        _ => 12020,
+    }
 }
 
 /// `cuInit`: reads the configuration, makes the device, starts the engines.

@@ -5,6 +5,12 @@
 //! (CPU view). They own no behaviour: who listens reads the argument registers.
 
 use core::arch::naked_asm;
+use core::sync::atomic::AtomicU32;
+
+/// Not 0: this library serves faults itself, and the points below tell of them. 0: the real
+/// nvidia-uvm serves them, and they are silent.
+#[unsafe(no_mangle)]
+pub static oversub_softgpu_serves: AtomicU32 = AtomicU32::new(1);
 
 /// Cause of a migration: a replayable GPU fault, or a CPU fault in the other direction
 /// (`UvmEventMigrationCauseUser`'s siblings, uvm_types.h of nvidia-uvm).

@@ -1,5 +1,7 @@
 //! Runs a guest in QEMU and tells what became of it. Always by emulation (TCG), so that a
-//! run does not depend on the host's virtualisation.
+//! run does not depend on the host's virtualisation; and in virtual time, which goes by the
+//! instructions that the guest executes: what happens in it, and in which order, does not
+//! depend on what else the host does.
 
 use std::fs;
 use std::io;
@@ -10,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::plan::Answer;
 
+/// How much longer than its processor time a guest may take on a busy host.
+const PATIENCE: u32 = 10;
 /// Lines of the console that an error shows.
 const TAIL: usize = 30;
 
@@ -24,7 +28,8 @@ pub struct Guest {
     pub logs: PathBuf,
     /// Its memory, MiB.
     pub memory_mib: u32,
-    /// It is killed after this time.
+    /// It is killed after so much of the host's processor time, and after
+    /// [`PATIENCE`] times as long in any case.
     pub limit: Duration,
 }
 
@@ -40,7 +45,7 @@ pub enum BootError {
         source: io::Error,
     },
     /// It took too long and was killed.
-    #[error("the guest was killed after {} s without an answer; its console ({console}) ends:\n{tail}", limit.as_secs())]
+    #[error("the guest was killed after {} s of processor time without an answer; its console ({console}) ends:\n{tail}", limit.as_secs())]
     Hung {
         /// The limit.
         limit: Duration,
@@ -122,7 +127,9 @@ impl Guest {
 
     fn start(&self, console: &Path, answer: &Path) -> Result<Child, BootError> {
         let mut qemu = Command::new(QEMU);
-        qemu.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "2"]);
+        qemu.args(["-accel", "tcg,thread=single", "-cpu", CPU, "-smp", "2"]);
+        // One instruction is a nanosecond; a guest that waits for time gets it at once.
+        qemu.args(["-icount", "shift=0,sleep=off"]);
         qemu.args(["-m", &self.memory_mib.to_string()]);
         qemu.args([
             "-nodefaults",
@@ -162,18 +169,30 @@ impl Guest {
 
 /// Waits for the child's end; `None`: it was killed at the limit.
 fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let end = Instant::now() + limit;
+    let end = Instant::now() + PATIENCE * limit;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if Instant::now() >= end {
+        if Instant::now() >= end || processor_time(child.id()) >= limit {
             child.kill()?;
             child.wait()?;
             return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// What a process has used of the processors (proc(5): fields 14 and 15 of stat).
+fn processor_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in brackets, may hold spaces.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();
+    // SAFETY: no pointers.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    Duration::from_millis(ticks * 1000 / per_second)
 }
 
 fn tail(text: &str) -> String {
@@ -191,6 +210,16 @@ mod tests {
         let status = wait(&mut child, Duration::from_millis(100)).unwrap();
         assert_eq!(status, None);
         assert!(child.try_wait().unwrap().is_some(), "it is gone");
+    }
+
+    #[test]
+    fn a_child_that_computes_without_end_is_killed_by_its_processor_time() {
+        let mut child = Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let limit = Duration::from_millis(200);
+        assert_eq!(wait(&mut child, limit).unwrap(), None);
     }
 
     #[test]

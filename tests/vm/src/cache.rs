@@ -55,7 +55,8 @@ impl Inputs {
         Ok(self)
     }
 
-    fn key(&self) -> String {
+    /// The number, as a name.
+    pub fn key(&self) -> String {
         format!("{:016x}", self.0.finish())
     }
 }

@@ -1,10 +1,10 @@
 //! Decides whether a guest's answer is as it must be.
 
 use oversub_vm::combination::Combination;
-use oversub_vm::plan::{Answer, FaultCounts, Outcome, Plan, ProbeCounts, Work};
+use oversub_vm::plan::{Answer, FaultCounts, Outcome, Plan, ProbeCounts, Steering, Work};
 
 use crate::probed;
-use crate::product;
+use crate::product::{self, Figure};
 use crate::report::Verdict;
 
 /// The round whose counts are reported.
@@ -13,8 +13,24 @@ pub const COUNTS: &str = "counts, pascal";
 pub const PROBES: &str = "probes";
 /// The round in which data must be found wrong.
 pub const CONTROL: &str = "negative control";
-/// The programs whose figures are reported.
-pub const PROGRAMS: [&str; 2] = ["sweep", "train"];
+/// What is reported of the product: a program, steered in a way, against the same program
+/// on the driver alone; and what must come out of it at least.
+pub const FIGURES: [Figure; 2] = [
+    Figure {
+        name: "sweep",
+        program: "sweep",
+        steering: Steering::Oversub,
+        least_reduction: 0.95,
+        most_bytes: Some(0.5),
+    },
+    Figure {
+        name: "train",
+        program: "train",
+        steering: Steering::Oversub,
+        least_reduction: 0.95,
+        most_bytes: None,
+    },
+];
 /// Fewer faults than this prove nothing.
 const FEWEST_FAULTS: u64 = 10_000;
 
@@ -90,6 +106,9 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
                 wrong.push(format!("{name}: its result is wrong"));
             }
             Ok(Outcome::Program(_)) => {}
+            Ok(Outcome::Checked(found)) => {
+                wrong.extend(found.wrong.iter().map(|what| format!("{name}: {what}")));
+            }
             Ok(Outcome::Probes(counts)) => {
                 let load = plan.rounds.iter().find_map(|planned| match &planned.work {
                     Work::Probes(load) if planned.name == *name => Some(load),
@@ -119,29 +138,39 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
             }
         }
     }
-    if reported.procfs < FEWEST_FAULTS {
+    let planned = |name: &str| plan.rounds.iter().any(|round| round.name == name);
+    if planned(COUNTS) && reported.procfs < FEWEST_FAULTS {
         wrong.push(format!(
             "only {} faults, {FEWEST_FAULTS} are wanted",
             reported.procfs
         ));
     }
-    if plan.rounds.iter().any(|round| round.name == PROBES)
-        && observed.probes.faults < FEWEST_FAULTS
-    {
+    if planned(PROBES) && observed.probes.faults < FEWEST_FAULTS {
         wrong.push(format!(
             "only {} faults by probes, {FEWEST_FAULTS} are wanted",
             observed.probes.faults
         ));
     }
-    let products = PROGRAMS.iter().filter_map(|program| {
-        product::figures(plan, &answer, program).map(|figures| (*program, figures))
-    });
+    let mut products = Vec::new();
+    for figure in &FIGURES {
+        match product::figures(plan, &answer, figure) {
+            Some(figures) => {
+                wrong.extend(product::wrong_with(figure, &figures));
+                products.push((figure.name, figures));
+            }
+            None if product::is_planned(plan, figure) => {
+                wrong.push(format!("no figures for {}", figure.name));
+            }
+            None => {}
+        }
+    }
     Verdict {
-        products: products.collect(),
+        products,
         combination,
         driver: answer.driver,
         kernel: answer.kernel,
         boot_seconds: answer.boot_seconds,
+        processor_seconds: 0.0,
         rounds: answer.rounds,
         counts: reported,
         observed,
@@ -153,7 +182,8 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
 #[cfg(test)]
 mod tests {
     use super::*;
-    use oversub_vm::plan::Rounded;
+    use oversub_vm::combination::Model;
+    use oversub_vm::plan::{FaultLoad, Round, Rounded};
 
     fn good() -> FaultCounts {
         FaultCounts {
@@ -190,8 +220,27 @@ mod tests {
         }
     }
 
+    /// That asks for the counts.
+    fn plan() -> Plan {
+        let load = FaultLoad {
+            ratio: 1.5,
+            sweeps: 1,
+            stride: 4096,
+        };
+        let round = Round {
+            name: COUNTS.to_owned(),
+            model: Model::Pascal,
+            memory_mib: 16,
+            drop_copies: false,
+            work: Work::Faults(load),
+        };
+        Plan {
+            rounds: vec![round],
+        }
+    }
+
     fn wrong(counts: FaultCounts, control: FaultCounts) -> Vec<String> {
-        let plan = Plan { rounds: Vec::new() };
+        let plan = plan();
         judge(
             Combination::DEFAULT,
             "535.1",
@@ -249,7 +298,7 @@ mod tests {
     fn a_warning_of_the_kernel_fails_the_run() {
         let mut answer = answer(good(), control());
         answer.kernel_trouble.push("WARNING: x".to_owned());
-        let plan = Plan { rounds: Vec::new() };
+        let plan = plan();
         assert!(!judge(Combination::DEFAULT, "535.1", &plan, answer).passed);
     }
 }

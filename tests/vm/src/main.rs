@@ -5,6 +5,7 @@ mod judge;
 mod probed;
 mod product;
 mod report;
+mod rounds;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,15 +16,12 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use oversub_vm::boot::Guest;
 use oversub_vm::cache::Cache;
-use oversub_vm::combination::{Combination, Model};
+use oversub_vm::combination::Combination;
 use oversub_vm::image::Image;
 use oversub_vm::kernel::KernelTree;
 use oversub_vm::modules::{self, Modules};
 use oversub_vm::packages::{Apt, Suite, Unavailable};
-use oversub_vm::plan::{
-    DAEMON_CONFIG_PATH, FaultLoad, MODULES_PATH, PLAN_PATH, PROGRAMS_PATH, Plan, ProbeLoad,
-    ProgramLoad, Round, Steering, Work,
-};
+use oversub_vm::plan::{DAEMON_CONFIG_PATH, MODULES_PATH, PLAN_PATH, PROGRAMS_PATH, Plan};
 
 use crate::report::Verdict;
 
@@ -31,6 +29,9 @@ use crate::report::Verdict;
 const SKIPPED: u8 = 77;
 /// Memory of a guest, MiB.
 const GUEST_MIB: u32 = 1536;
+/// How long hostile processes run, seconds: in every guest of all, and else.
+const HOSTILE_LONG: u32 = 60;
+const HOSTILE_SHORT: u32 = 5;
 
 /// What the product's rounds need in the guest.
 const SHIPPED: &[&str] = &[
@@ -42,11 +43,6 @@ const SHIPPED: &[&str] = &[
 ];
 /// The defaults are for GPUs larger than the guests'.
 const DAEMON_CONFIG: &str = "[engine]\ndevice_reserve = \"2MiB\"\ninflight = \"4MiB\"\n";
-/// The GPU's memory in the rounds that count faults, MiB.
-const FAULTS_MIB: u64 = 16;
-/// The GPU's memory in the product's rounds, MiB, and the programs' in parts of it.
-const PRODUCT_MIB: u64 = 16;
-const PRODUCT_RATIO: f64 = 1.5;
 
 #[derive(Debug, Parser)]
 #[command(about = "Runs the real nvidia-uvm in QEMU guests, with a software GPU behind it")]
@@ -60,8 +56,8 @@ struct Options {
     /// Print the results as JSON too
     #[arg(long)]
     json: bool,
-    /// Kill a guest that runs longer, seconds
-    #[arg(long, default_value_t = 600)]
+    /// Kill a guest that takes more of the processors, seconds
+    #[arg(long, default_value_t = 400)]
     limit: u64,
     /// Source of the stand-in for nvidia.ko
     #[arg(long, value_name = "FOLDER")]
@@ -72,9 +68,12 @@ struct Options {
     /// Where init of the guests is built, and the programs that run in them
     #[arg(long, value_name = "FOLDER")]
     programs: PathBuf,
-    /// Run workloads with and without oversub too, in the first guest
+    /// Run workloads with and without oversub in every guest, not only in the default one
     #[arg(long)]
     product: bool,
+    /// Only rounds whose name contains this, to look into one: what needs others fails
+    #[arg(long, value_name = "TEXT")]
+    rounds: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -173,17 +172,30 @@ fn one(options: &Options, combination: Combination) -> Result<Verdict> {
     std::fs::create_dir_all(&folder)?;
     let path = folder.join("image.cpio");
     let mut image = Image::create(&path)?;
-    let mut plan = fault_plan();
+    let mut plan = Plan {
+        rounds: rounds::faults(),
+    };
     plan.rounds
-        .extend(probe_rounds(combination, &modules.version));
+        .extend(rounds::probes(combination, &modules.version));
+    let hostile_seconds = if options.all {
+        HOSTILE_LONG
+    } else {
+        HOSTILE_SHORT
+    };
+    plan.rounds.push(rounds::hostile(hostile_seconds));
     image.add_linked("/init", &options.programs.join("oversub-guest"))?;
-    if options.product {
-        plan.rounds.extend(product_rounds());
+    if options.product || combination == Combination::DEFAULT {
+        plan.rounds.extend(rounds::product());
+        plan.rounds.push(rounds::restarts());
         for program in SHIPPED {
             let from = options.programs.join(program);
             image.add_linked(&format!("{PROGRAMS_PATH}/{program}"), &from)?;
         }
         image.add(DAEMON_CONFIG_PATH, DAEMON_CONFIG.as_bytes())?;
+    }
+    if let Some(text) = &options.rounds {
+        plan.rounds
+            .retain(|round| round.name.contains(text.as_str()));
     }
     image.add(PLAN_PATH, serde_json::to_string(&plan)?.as_bytes())?;
     for module in ["nvidia.ko", "nvidia-uvm.ko"] {
@@ -198,105 +210,21 @@ fn one(options: &Options, combination: Combination) -> Result<Verdict> {
         memory_mib: GUEST_MIB,
         limit: Duration::from_secs(options.limit),
     };
+    let before = children_seconds();
     let answer = guest.run()?;
-    Ok(judge::judge(combination, &modules.version, &plan, answer))
+    let mut verdict = judge::judge(combination, &modules.version, &plan, answer);
+    verdict.processor_seconds = children_seconds() - before;
+    Ok(verdict)
 }
 
-/// What every guest does: count faults on both models, and see that lost data is noticed.
-fn fault_plan() -> Plan {
-    let round = |name: &str, model, drop_copies, stride| Round {
-        name: name.to_owned(),
-        model,
-        memory_mib: FAULTS_MIB,
-        drop_copies,
-        work: Work::Faults(FaultLoad {
-            ratio: 1.5,
-            sweeps: 1,
-            stride,
-        }),
+/// Processor time of all children that have ended.
+fn children_seconds() -> f64 {
+    // SAFETY: zeros are a value of this type, which the call fills.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
     };
-    Plan {
-        rounds: vec![
-            round(judge::COUNTS, Model::Pascal, false, 4096),
-            round("counts, turing", Model::Turing, false, 16384),
-            round(judge::CONTROL, Model::Pascal, true, 16384),
-        ],
-    }
-}
-
-/// The product's probes: as they are, on a driver that is loaded anew under them, with the
-/// layouts of other drivers, and where the module has BTF attached by it.
-fn probe_rounds(combination: Combination, driver: &str) -> Vec<Round> {
-    let round = |name: &str, load| Round {
-        name: name.to_owned(),
-        model: Model::Pascal,
-        memory_mib: FAULTS_MIB,
-        drop_copies: false,
-        work: Work::Probes(load),
-    };
-    let fine = ProbeLoad {
-        ratio: 1.5,
-        sweeps: 2,
-        stride: 4096,
-        layout_of: None,
-        pin_driver: false,
-        reload: false,
-    };
-    let coarse = ProbeLoad {
-        stride: 16384,
-        ..fine.clone()
-    };
-    let layout_of = |version: &str| ProbeLoad {
-        layout_of: Some(version.to_owned()),
-        ..coarse.clone()
-    };
-    // Other faults' layout, which the self-test sees; and the right one with other
-    // migrations', which only migrations show.
-    let other_migrations = if driver.starts_with("535.") {
-        "550.163.01"
-    } else {
-        "535.183.01"
-    };
-    let reload = ProbeLoad {
-        reload: true,
-        ..coarse.clone()
-    };
-    let mut rounds = vec![
-        round(judge::PROBES, fine),
-        round("probes, driver loaded anew", reload),
-        round("probes, layout of 580", layout_of("580.142")),
-        round("probes, other migrations", layout_of(other_migrations)),
-    ];
-    if combination.btf {
-        let pinned = ProbeLoad {
-            pin_driver: true,
-            ..coarse
-        };
-        rounds.push(round("probes by module BTF", pinned));
-    }
-    rounds
-}
-
-/// Each program alone and with oversub, at two lengths.
-fn product_rounds() -> Vec<Round> {
-    let mut rounds = Vec::new();
-    for program in judge::PROGRAMS {
-        for steering in [Steering::Driver, Steering::Oversub] {
-            for iterations in product::ITERATIONS {
-                rounds.push(Round {
-                    name: format!("{program} x {iterations}, {steering:?}").to_lowercase(),
-                    model: Model::Pascal,
-                    memory_mib: PRODUCT_MIB,
-                    drop_copies: false,
-                    work: Work::Program(ProgramLoad {
-                        program: program.to_owned(),
-                        bytes: ((PRODUCT_MIB << 20) as f64 * PRODUCT_RATIO) as u64,
-                        iterations,
-                        steering,
-                    }),
-                });
-            }
-        }
-    }
-    rounds
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }

@@ -151,12 +151,28 @@ impl Apt {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// What apt-cache says of the lists. They do not change once they are fetched, and apt
+    /// reads all of them for every question, so each is asked once.
+    fn ask(&self, arguments: &[&str]) -> Result<String> {
+        let known = self.root.join("answers");
+        let file = known.join(Inputs::new(1).text(&arguments.join(" ")).key());
+        if let Ok(text) = fs::read_to_string(&file) {
+            return Ok(text);
+        }
+        let text = self.run("apt-cache", arguments, &self.root)?;
+        fs::create_dir_all(&known)?;
+        let half = file.with_extension("half");
+        fs::write(&half, &text)?;
+        fs::rename(&half, &file)?;
+        Ok(text)
+    }
+
     /// The packages that a package depends on, by name.
     ///
     /// # Errors
     /// Of apt.
     pub fn depends(&self, package: &str) -> Result<Vec<String>> {
-        let text = self.run("apt-cache", &["depends", package], &self.root)?;
+        let text = self.ask(&["depends", package])?;
         Ok(text
             .lines()
             .filter_map(|line| line.trim().strip_prefix("Depends: "))
@@ -170,7 +186,7 @@ impl Apt {
     /// # Errors
     /// Of apt.
     pub fn search(&self, names: &str) -> Result<Vec<String>> {
-        let text = self.run("apt-cache", &["search", "--names-only", names], &self.root)?;
+        let text = self.ask(&["search", "--names-only", names])?;
         let names = text
             .lines()
             .filter_map(|line| line.split_whitespace().next());
@@ -184,11 +200,7 @@ impl Apt {
     /// # Errors
     /// Of apt, and where there is none.
     pub fn version(&self, package: &str) -> Result<String> {
-        let text = self.run(
-            "apt-cache",
-            &["show", "--no-all-versions", package],
-            &self.root,
-        )?;
+        let text = self.ask(&["show", "--no-all-versions", package])?;
         let version = text.lines().find_map(|line| line.strip_prefix("Version: "));
         version
             .map(str::to_owned)

@@ -1,6 +1,8 @@
 //! What a guest is told to do, and what it answers: the only things that pass between the
 //! host and the guest, as JSON.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::combination::Model;
@@ -47,6 +49,10 @@ pub enum Work {
     Program(ProgramLoad),
     /// Launches that fault, observed by the product's probes on the driver.
     Probes(ProbeLoad),
+    /// Programs whose daemon is killed and started again, on a driver that is loaded anew.
+    Restarts(RestartLoad),
+    /// Processes that misuse the driver under observation.
+    Hostile(HostileLoad),
 }
 
 /// A workload program and what is around it.
@@ -70,6 +76,24 @@ pub enum Steering {
     Driver,
     /// The shim and the daemon, as a user runs them.
     Oversub,
+}
+
+/// A program, and how often its daemon is killed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RestartLoad {
+    /// The program.
+    pub program: ProgramLoad,
+    /// Times.
+    pub kills: u32,
+}
+
+/// How long processes misuse the driver.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostileLoad {
+    /// So long.
+    pub seconds: u32,
+    /// Of what they do.
+    pub seed: u64,
 }
 
 /// What is done with the product's probes on the driver.
@@ -138,6 +162,31 @@ pub enum Outcome {
     Program(ProgramCounts),
     /// Of [`Work::Probes`].
     Probes(Box<ProbeCounts>),
+    /// Of work that judges itself.
+    Checked(Checked),
+}
+
+/// What work found that judges itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checked {
+    /// What was not as it must be.
+    pub wrong: Vec<String>,
+    /// What was counted, by name, to be shown.
+    pub counts: BTreeMap<String, u64>,
+}
+
+impl Checked {
+    /// Notes what is wrong unless it holds.
+    pub fn must(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        if !holds {
+            self.wrong.push(otherwise());
+        }
+    }
+
+    /// Notes a count.
+    pub fn count(&mut self, name: &str, count: u64) {
+        self.counts.insert(name.to_owned(), count);
+    }
 }
 
 /// What a workload program did, by itself and by the driver's events.

@@ -7,6 +7,21 @@ use serde_json::{Value, json};
 /// Iterations of the shorter and the longer run.
 pub const ITERATIONS: [u32; 2] = [4, 8];
 
+/// One figure of the product.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// In the report.
+    pub name: &'static str,
+    /// The program.
+    pub program: &'static str,
+    /// Who moves its memory.
+    pub steering: Steering,
+    /// Part of the driver's faults that must not happen.
+    pub least_reduction: f64,
+    /// Most bytes in parts of the driver's, where that is asked for.
+    pub most_bytes: Option<f64>,
+}
+
 /// One program's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
@@ -29,19 +44,38 @@ fn steady(of: impl Fn(u32) -> Option<ProgramCounts>) -> Option<(f64, f64)> {
     ))
 }
 
-/// The figures of a program, where all of its runs have an outcome.
-pub fn figures(plan: &Plan, answer: &Answer, program: &str) -> Option<Figures> {
-    let runs: Vec<(&ProgramLoad, ProgramCounts)> = plan
-        .rounds
-        .iter()
-        .zip(&answer.rounds)
+/// The counts of the runs of a figure's program, steered or not.
+fn runs<'a>(
+    plan: &'a Plan,
+    answer: &'a Answer,
+    figure: &Figure,
+) -> Vec<(&'a ProgramLoad, ProgramCounts)> {
+    let is_one = |load: &ProgramLoad| {
+        load.program == figure.program
+            && [Steering::Driver, figure.steering].contains(&load.steering)
+    };
+    let rounds = plan.rounds.iter().zip(&answer.rounds);
+    rounds
         .filter_map(|(round, rounded)| match (&round.work, &rounded.outcome) {
-            (Work::Program(load), Ok(Outcome::Program(counts))) if load.program == program => {
+            (Work::Program(load), Ok(Outcome::Program(counts))) if is_one(load) => {
                 Some((load, *counts))
             }
             _ => None,
         })
-        .collect();
+        .collect()
+}
+
+/// The plan asks for it.
+pub fn is_planned(plan: &Plan, figure: &Figure) -> bool {
+    plan.rounds.iter().any(|round| match &round.work {
+        Work::Program(load) => load.program == figure.program && load.steering == figure.steering,
+        _ => false,
+    })
+}
+
+/// The figures, where all of its runs have an outcome.
+pub fn figures(plan: &Plan, answer: &Answer, figure: &Figure) -> Option<Figures> {
+    let runs = runs(plan, answer, figure);
     let find = |steering, iterations| {
         let mut fitting = runs
             .iter()
@@ -49,12 +83,42 @@ pub fn figures(plan: &Plan, answer: &Answer, program: &str) -> Option<Figures> {
         fitting.next().map(|(_, counts)| *counts)
     };
     let driver = steady(|iterations| find(Steering::Driver, iterations))?;
-    let oversub = steady(|iterations| find(Steering::Oversub, iterations))?;
-    Some(Figures {
+    let steered = steady(|iterations| find(figure.steering, iterations))?;
+    // A driver that has nothing to do proves nothing.
+    let is_busy = driver.0 > 0.0 && driver.1 > 0.0;
+    is_busy.then(|| Figures {
         checksum_ok: runs.iter().all(|(_, counts)| counts.ok),
-        fault_reduction: 1.0 - oversub.0 / driver.0,
-        bytes_ratio: oversub.1 / driver.1,
+        fault_reduction: 1.0 - steered.0 / driver.0,
+        bytes_ratio: steered.1 / driver.1,
     })
+}
+
+/// What is not as it must be.
+pub fn wrong_with(figure: &Figure, figures: &Figures) -> Vec<String> {
+    let Figures {
+        fault_reduction,
+        bytes_ratio,
+        ..
+    } = figures;
+    let mut wrong = Vec::new();
+    if !figures.checksum_ok {
+        wrong.push(format!("{}: a result is wrong", figure.name));
+    }
+    if *fault_reduction < figure.least_reduction {
+        wrong.push(format!(
+            "{}: {:.1} % fewer faults, {:.0} % are wanted",
+            figure.name,
+            100.0 * fault_reduction,
+            100.0 * figure.least_reduction
+        ));
+    }
+    if let Some(most) = figure.most_bytes.filter(|most| bytes_ratio > most) {
+        wrong.push(format!(
+            "{}: {bytes_ratio:.3} of the driver's bytes, at most {most} is wanted",
+            figure.name
+        ));
+    }
+    wrong
 }
 
 impl Figures {
@@ -73,6 +137,14 @@ mod tests {
     use super::*;
     use oversub_vm::combination::Model;
     use oversub_vm::plan::{Round, Rounded};
+
+    const SWEEP: Figure = Figure {
+        name: "sweep",
+        program: "sweep",
+        steering: Steering::Oversub,
+        least_reduction: 0.95,
+        most_bytes: Some(0.5),
+    };
 
     #[test]
     fn the_first_iterations_do_not_count() {
@@ -121,7 +193,38 @@ mod tests {
             fault_reduction: 0.95,
             bytes_ratio: 0.25,
         };
-        assert_eq!(figures(&plan, &answer, "sweep"), Some(expected));
-        assert_eq!(figures(&plan, &answer, "train"), None);
+        assert_eq!(figures(&plan, &answer, &SWEEP), Some(expected));
+        let train = Figure {
+            program: "train",
+            ..SWEEP
+        };
+        assert_eq!(figures(&plan, &answer, &train), None);
+        assert!(is_planned(&plan, &SWEEP) && !is_planned(&plan, &train));
+    }
+
+    #[test]
+    fn figures_below_what_is_wanted_are_wrong() {
+        let good = Figures {
+            checksum_ok: true,
+            fault_reduction: 0.96,
+            bytes_ratio: 0.49,
+        };
+        assert_eq!(wrong_with(&SWEEP, &good), Vec::<String>::new());
+        for bad in [
+            Figures {
+                checksum_ok: false,
+                ..good
+            },
+            Figures {
+                fault_reduction: 0.94,
+                ..good
+            },
+            Figures {
+                bytes_ratio: 0.51,
+                ..good
+            },
+        ] {
+            assert_eq!(wrong_with(&SWEEP, &bad).len(), 1, "{bad:?}");
+        }
     }
 }

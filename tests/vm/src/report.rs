@@ -19,6 +19,8 @@ pub struct Verdict {
     pub kernel: String,
     /// Until init began.
     pub boot_seconds: f64,
+    /// What QEMU took of the host's processors: unlike the time, no matter what else runs.
+    pub processor_seconds: f64,
     /// Its rounds.
     pub rounds: Vec<Rounded>,
     /// The counts that are reported.
@@ -41,6 +43,7 @@ impl Verdict {
             driver: String::new(),
             kernel: String::new(),
             boot_seconds: 0.0,
+            processor_seconds: 0.0,
             rounds: Vec::new(),
             counts: FaultCounts::default(),
             observed: ProbeCounts::default(),
@@ -54,13 +57,14 @@ impl Verdict {
     pub fn print(&self, took: Duration) {
         let state = if self.passed { "passed" } else { "FAILED" };
         eprintln!(
-            "{state}  {}  driver {} on {}: boot {:.1} s, all {:.1} s; {} faults by procfs, {} by the \
+            "{state}  {}  driver {} on {}: boot {:.1} s, all {:.1} s, {:.1} s of processors; {} faults by procfs, {} by the \
              tools queue, {} MiB evicted",
             self.combination,
             self.driver,
             self.kernel,
             self.boot_seconds,
             took.as_secs_f64(),
+            self.processor_seconds,
             self.counts.procfs,
             self.counts.tools,
             self.counts.evicted_bytes >> 20,

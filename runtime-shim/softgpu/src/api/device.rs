@@ -7,8 +7,6 @@ use crate::abi::{ContextHandle, CuResult, Device, Uuid, text};
 use crate::context::CONTEXTS;
 use crate::driver;
 
-/// The CUDA version that the driver speaks: 13.0.
-pub const DRIVER_VERSION: c_int = 13000;
 /// Threads of a block at most.
 pub const MAX_BLOCK_THREADS: u32 = 1024;
 /// Blocks in each direction at most.
@@ -58,7 +56,7 @@ pub(super) unsafe fn init(flags: c_uint) -> Answer {
 
 pub(super) unsafe fn driver_version(version: *mut c_int) -> Answer {
     // SAFETY: the program's pointer.
-    unsafe { put(version, DRIVER_VERSION) }
+    unsafe { put(version, driver::version()?) }
 }
 
 pub(super) unsafe fn get(device: *mut Device, ordinal: c_int) -> Answer {

@@ -7,6 +7,7 @@ use crate::abi::{
     Advice, CuResult, DEVICE_CPU, Device, DevicePtr, Location, LocationType, StreamHandle,
 };
 use crate::allocations::covering;
+use crate::config::Backend;
 use crate::context::usable;
 use crate::driver::{self, result_of};
 use crate::memory;
@@ -168,6 +169,7 @@ pub(super) unsafe fn discard_batch(
     flags: c_ulonglong,
     handle: StreamHandle,
 ) -> Answer {
+    can_discard()?;
     let stream = explicit(default, handle)?;
     // SAFETY: the program's arrays.
     let ranges = unsafe { ranges(addresses, sizes, count, flags)? };
@@ -189,6 +191,7 @@ pub(super) unsafe fn discard_and_prefetch_batch(
     flags: c_ulonglong,
     handle: StreamHandle,
 ) -> Answer {
+    can_discard()?;
     let stream = explicit(default, handle)?;
     // SAFETY: the program's arrays.
     let (dead, ranges) = unsafe {
@@ -201,6 +204,14 @@ pub(super) unsafe fn discard_and_prefetch_batch(
     });
     stream.push(Op::Prefetch { ranges });
     Ok(())
+}
+
+/// nvidia-uvm discards from 580 on, and the test guests' is older.
+fn can_discard() -> Answer {
+    match driver::device()?.config().backend {
+        Backend::Own => Ok(()),
+        Backend::Uvm => Err(CuResult::NOT_SUPPORTED),
+    }
 }
 
 /// The batch calls take any stream but the legacy one (cuda.h).

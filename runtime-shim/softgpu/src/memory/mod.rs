@@ -21,7 +21,7 @@ pub(crate) mod uffd;
 mod uvm;
 
 use std::io;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::allocate::Book;
@@ -35,6 +35,7 @@ use self::remote::Lent;
 use crate::config::{self, Config};
 use crate::counters::Counters;
 use crate::kernels::{Kernel, Shape};
+use crate::probes;
 use crate::sm::Processors;
 
 pub(crate) use self::gpu_fault::{BATCH_LIMIT, GpuFault, Served};
@@ -240,7 +241,10 @@ impl Device {
                 let service = HostService::start(&memory)?;
                 (memory, Some(service))
             }
-            config::Backend::Uvm => (Arc::new(uvm::UvmMemory::new(config)?), None),
+            config::Backend::Uvm => {
+                probes::oversub_softgpu_serves.store(0, Ordering::Release);
+                (Arc::new(uvm::UvmMemory::new(config)?), None)
+            }
         };
         let processors = Processors::new(Arc::clone(&memory))?;
         Ok(Self {

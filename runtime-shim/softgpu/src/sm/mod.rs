@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 use self::fibre::{Fibre, Left, Stage};
 use self::job::Job;
 use self::turn::{Turn, Woken};
+use crate::config;
 use crate::kernels::{Kernel, Shape};
 use crate::memory::backend::Backend;
 use crate::memory::link::{now_ns, sleep_until_ns};
@@ -63,6 +64,11 @@ impl Processors {
     /// Starts the helper threads.
     pub(crate) fn new(memory: Arc<dyn Backend>) -> Result<Self, MemoryError> {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        // Where nvidia-uvm serves faults and the guest's kernel copies, they need a core too.
+        let cores = match memory.config().backend {
+            config::Backend::Own => cores,
+            config::Backend::Uvm => cores / 2,
+        };
         let threads = cores.clamp(1, MOST_THREADS);
         let frames = (memory.config().memory_bytes / crate::memory::BLOCK_BYTES) as usize;
         // With few frames, few fibres: each must find its pages again when it comes on.

@@ -39,6 +39,9 @@ use crate::counters::Counters;
 
 /// Address space for device memory.
 const DEVICE_BYTES: u64 = 1 << 30;
+/// What never holds a program's content: RM's first 2 MiB, and a chunk in which the driver
+/// keeps page tables.
+const DRIVERS_OWN: u64 = 2 * BLOCK_BYTES;
 /// How long the driver may take for a batch of faults.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes that pass through the bounce buffer at once.
@@ -263,11 +266,11 @@ impl Backend for UvmMemory {
     }
 
     fn memory_info(&self) -> (u64, u64) {
-        // What nvidia-uvm holds it gives back when RM needs it, so it counts as free: on a
-        // GPU as small as the guests' the driver takes everything when it registers it.
+        // What nvidia-uvm holds for programs it gives back when RM needs it, so it counts as
+        // free: on a GPU as small as the guests' the driver takes everything at once.
         let total = self.config.memory_bytes;
         let device = lock(&self.book).device_bytes();
-        (total.saturating_sub(device), total)
+        (total.saturating_sub(DRIVERS_OWN + device), total)
     }
 
     fn resident_bytes(&self) -> u64 {

@@ -4,10 +4,13 @@
 //! Nothing here may end the process before that: a kernel without init panics, and the
 //! host would see a guest that died.
 
+mod daemon;
 mod faults;
+mod hostile;
 mod modules;
 mod probes;
 mod program;
+mod restarts;
 mod system;
 
 use std::fs;
@@ -28,6 +31,12 @@ fn main() {
         && flag == WORK
     {
         work_alone(work);
+        return;
+    }
+    if let [_, flag, seed, depth] = arguments.as_slice()
+        && flag == hostile::HOSTILE
+    {
+        hostile::misuse(seed, depth);
         return;
     }
     if std::process::id() != 1 {
@@ -112,6 +121,8 @@ fn work_alone(work: &str) {
                 Work::Faults(load) => Outcome::Faults(faults::run(&load)?),
                 Work::Program(load) => Outcome::Program(program::run(&load)?),
                 Work::Probes(load) => Outcome::Probes(Box::new(probes::run(&load)?)),
+                Work::Restarts(load) => Outcome::Checked(restarts::run(&load)?),
+                Work::Hostile(load) => Outcome::Checked(hostile::run(&load)?),
             })
         });
     let outcome = outcome.map_err(|error| format!("{error:#}"));

@@ -62,7 +62,8 @@ pub fn run(load: &ProbeLoad) -> Result<ProbeCounts> {
     Ok(counts)
 }
 
-fn sweep(load: &ProbeLoad, intake: &mut Intake) -> Result<ProbeCounts> {
+/// Launches of this process, and what everybody counts of them.
+pub fn sweep(load: &ProbeLoad, intake: &mut Intake) -> Result<ProbeCounts> {
     // The self-test's events are none of the launches'.
     let mut probes = DriverCounts::default();
     drain(intake, &mut probes)?;

@@ -1,0 +1,89 @@
+//! A daemon in the guest, as a user runs it.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use oversub_vm::plan::{DAEMON_CONFIG_PATH, PROGRAMS_PATH};
+use serde_json::Value;
+
+/// Where programs find it.
+pub const SOCKET: &str = "/run/oversub/oversubd.sock";
+const LOG: &str = "/tmp/oversubd.log";
+/// How long it may take to open its socket.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A running daemon.
+pub struct Daemon {
+    child: Child,
+}
+
+fn control() -> PathBuf {
+    Path::new(SOCKET).with_file_name("control.sock")
+}
+
+impl Daemon {
+    /// Starts one and waits until it listens.
+    pub fn start() -> Result<Self> {
+        let log = File::create(LOG)?;
+        // A daemon that was killed has left its own.
+        let _ = fs::remove_file(control());
+        let child = Command::new(format!("{PROGRAMS_PATH}/oversubd"))
+            .args(["--config", DAEMON_CONFIG_PATH])
+            .args(["--socket", SOCKET])
+            .args(["--http", "none"])
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .stdin(Stdio::null())
+            .spawn()
+            .context("oversubd cannot be started")?;
+        let mut daemon = Self { child };
+        let end = Instant::now() + LIMIT;
+        while UnixStream::connect(control()).is_err() {
+            let ended = daemon.child.try_wait()?;
+            if ended.is_some() || Instant::now() > end {
+                daemon.stop();
+                bail!("oversubd did not open its socket");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(daemon)
+    }
+
+    /// Its answer to a question on the control socket.
+    pub fn ask(&self, question: &str) -> Result<Value> {
+        let mut stream = UnixStream::connect(control()).context("oversubd does not listen")?;
+        writeln!(stream, "{{\"version\":1,\"request\":\"{question}\"}}")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        let answer: Value = serde_json::from_str(&line).context("oversubd's answer")?;
+        match answer.get(question) {
+            Some(answer) => Ok(answer.clone()),
+            None => bail!("oversubd answers {answer}"),
+        }
+    }
+
+    /// Ends it as a crash does.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        show();
+        Ok(())
+    }
+
+    /// Ends it as a service manager does, and shows what it said.
+    pub fn stop(mut self) {
+        // SAFETY: the process is our child and not waited for yet.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        let _ = self.child.wait();
+        show();
+    }
+}
+
+fn show() {
+    eprintln!("{}", fs::read_to_string(LOG).unwrap_or_default());
+}

@@ -1,0 +1,143 @@
+//! What guests are told to do: the rounds of a plan, by name. A new test in the guest gets
+//! its round here (the crate's own words say what else it takes).
+
+use oversub_vm::combination::{Combination, Model};
+use oversub_vm::plan::{
+    FaultLoad, HostileLoad, ProbeLoad, ProgramLoad, RestartLoad, Round, Steering, Work,
+};
+
+use crate::{judge, product};
+
+/// The GPU's memory in the rounds that count faults, MiB.
+const FAULTS_MIB: u64 = 16;
+/// The GPU's memory in the product's rounds, MiB, and the programs' in parts of it. A policy
+/// needs room: in 64 MiB a launch of `sweep` is an eighth of the device.
+const PRODUCT_MIB: u64 = 64;
+const PRODUCT_RATIO: f64 = 1.5;
+/// The GPU's memory where daemons are killed, MiB: enough for a policy to work.
+const RESTARTS_MIB: u64 = 32;
+
+fn round(name: &str, memory_mib: u64, work: Work) -> Round {
+    Round {
+        name: name.to_owned(),
+        model: Model::Pascal,
+        memory_mib,
+        drop_copies: false,
+        work,
+    }
+}
+
+/// What every guest does: count faults on both models, and see that lost data is noticed.
+pub fn faults() -> Vec<Round> {
+    let sweep = |name, stride| {
+        let load = FaultLoad {
+            ratio: 1.5,
+            sweeps: 1,
+            stride,
+        };
+        round(name, FAULTS_MIB, Work::Faults(load))
+    };
+    let turing = Round {
+        model: Model::Turing,
+        ..sweep("counts, turing", 16384)
+    };
+    let control = Round {
+        drop_copies: true,
+        ..sweep(judge::CONTROL, 16384)
+    };
+    vec![sweep(judge::COUNTS, 4096), turing, control]
+}
+
+/// The product's probes: as they are, on a driver that is loaded anew under them, with the
+/// layouts of other drivers, and where the module has BTF attached by it.
+pub fn probes(combination: Combination, driver: &str) -> Vec<Round> {
+    let probes = |name, load| round(name, FAULTS_MIB, Work::Probes(load));
+    let fine = ProbeLoad {
+        ratio: 1.5,
+        sweeps: 2,
+        stride: 4096,
+        layout_of: None,
+        pin_driver: false,
+        reload: false,
+    };
+    let coarse = ProbeLoad {
+        stride: 16384,
+        ..fine.clone()
+    };
+    let layout_of = |version: &str| ProbeLoad {
+        layout_of: Some(version.to_owned()),
+        ..coarse.clone()
+    };
+    // Other faults' layout, which the self-test sees; and the right one with other
+    // migrations', which only migrations show.
+    let other_migrations = if driver.starts_with("535.") {
+        "550.163.01"
+    } else {
+        "535.183.01"
+    };
+    let reload = ProbeLoad {
+        reload: true,
+        ..coarse.clone()
+    };
+    let mut rounds = vec![
+        probes(judge::PROBES, fine),
+        probes("probes, driver loaded anew", reload),
+        probes("probes, layout of 580", layout_of("580.142")),
+        probes("probes, other migrations", layout_of(other_migrations)),
+    ];
+    if combination.btf {
+        let pinned = ProbeLoad {
+            pin_driver: true,
+            ..coarse
+        };
+        rounds.push(probes("probes by module BTF", pinned));
+    }
+    rounds
+}
+
+fn program(name: &str, memory_mib: u64, iterations: u32, steering: Steering) -> ProgramLoad {
+    ProgramLoad {
+        program: name.to_owned(),
+        bytes: ((memory_mib << 20) as f64 * PRODUCT_RATIO) as u64,
+        iterations,
+        steering,
+    }
+}
+
+/// Each figure's program alone and steered, at two lengths.
+pub fn product() -> Vec<Round> {
+    let mut rounds = Vec::new();
+    for figure in &judge::FIGURES {
+        for steering in [Steering::Driver, figure.steering] {
+            for iterations in product::ITERATIONS {
+                let title = format!("{} x {iterations}, {steering:?}", figure.program);
+                let load = program(figure.program, PRODUCT_MIB, iterations, steering);
+                let next = round(&title.to_lowercase(), PRODUCT_MIB, Work::Program(load));
+                // Figures of one program share its runs on the driver alone.
+                if !rounds.iter().any(|known: &Round| known.name == next.name) {
+                    rounds.push(next);
+                }
+            }
+        }
+    }
+    rounds
+}
+
+/// Daemons killed and the driver loaded anew around running programs.
+pub fn restarts() -> Round {
+    let load = RestartLoad {
+        program: program("sweep", RESTARTS_MIB, 12, Steering::Oversub),
+        kills: 2,
+    };
+    round(
+        "daemon killed, driver loaded anew",
+        RESTARTS_MIB,
+        Work::Restarts(load),
+    )
+}
+
+/// Processes that misuse the driver under observation for so long.
+pub fn hostile(seconds: u32) -> Round {
+    let load = HostileLoad { seconds, seed: 1 };
+    round("hostile processes", FAULTS_MIB, Work::Hostile(load))
+}
