@@ -6,7 +6,8 @@
 //! [`image`] packs a root file system, [`boot`] runs it and tells what became of it. In the
 //! guest: `oversub-guest` is init; [`plan`] is what it is told and what it answers.
 //!
-//! A boot does *rounds*: each loads the modules, does one piece of [`plan::Work`] in a
+//! A combination has two guests that run at the same time, one for the driver and one for
+//! the product. Each boots once and does *rounds*: each round loads the modules, does one piece of [`plan::Work`] in a
 //! process of its own, and unloads them. To add a test:
 //!
 //! 1. a variant of [`plan::Work`] with what it is told, and unless one fits a variant of
@@ -14,7 +15,7 @@
 //! 2. a module of `src/bin/oversub-guest/` with a function `run`, and its arm in
 //!    `work_alone` of `main.rs` there. `daemon.rs` and `program.rs` start what it needs;
 //! 3. its round in `src/rounds.rs`, and programs that must be in the guest in `SHIPPED` of
-//!    `src/main.rs`;
+//!    `src/main.rs` (and the round in `rounds::needs_programs`);
 //! 4. where it has an outcome of its own, its arm in `src/judge.rs`, and its figures in
 //!    `src/report.rs`.
 //!

@@ -8,11 +8,11 @@ mod report;
 mod rounds;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 use oversub_vm::boot::Guest;
 use oversub_vm::cache::Cache;
@@ -21,7 +21,7 @@ use oversub_vm::image::Image;
 use oversub_vm::kernel::KernelTree;
 use oversub_vm::modules::{self, Modules};
 use oversub_vm::packages::{Apt, Suite, Unavailable};
-use oversub_vm::plan::{DAEMON_CONFIG_PATH, MODULES_PATH, PLAN_PATH, PROGRAMS_PATH, Plan};
+use oversub_vm::plan::{Answer, DAEMON_CONFIG_PATH, MODULES_PATH, PLAN_PATH, PROGRAMS_PATH, Plan};
 
 use crate::report::Verdict;
 
@@ -29,9 +29,9 @@ use crate::report::Verdict;
 const SKIPPED: u8 = 77;
 /// Memory of a guest, MiB.
 const GUEST_MIB: u32 = 1536;
-/// How long hostile processes run, seconds: in every guest of all, and else.
+/// How long hostile processes run, seconds of the guest: in one guest of all, and else.
 const HOSTILE_LONG: u32 = 60;
-const HOSTILE_SHORT: u32 = 5;
+const HOSTILE_SHORT: u32 = 2;
 
 /// What the product's rounds need in the guest.
 const SHIPPED: &[&str] = &[
@@ -57,7 +57,7 @@ struct Options {
     #[arg(long)]
     json: bool,
     /// Kill a guest that takes more of the processors, seconds
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = 900)]
     limit: u64,
     /// Source of the stand-in for nvidia.ko
     #[arg(long, value_name = "FOLDER")]
@@ -168,53 +168,97 @@ fn prepare(options: &Options, combination: Combination) -> Result<(KernelTree, M
 
 fn one(options: &Options, combination: Combination) -> Result<Verdict> {
     let (kernel, modules) = prepare(options, combination)?;
+    let is_default = combination == Combination::DEFAULT;
+    let hostile_seconds = match options.all && is_default {
+        true => HOSTILE_LONG,
+        false => HOSTILE_SHORT,
+    };
+    let mut guests = vec![(
+        "driver",
+        rounds::of_driver(combination, &modules.version, hostile_seconds),
+    )];
+    if options.product || is_default {
+        guests.push(("product", rounds::of_product()));
+    }
+    if let Some(text) = &options.rounds {
+        for (_, rounds) in &mut guests {
+            rounds.retain(|round| round.name.contains(text.as_str()));
+        }
+        guests.retain(|(_, rounds)| !rounds.is_empty());
+        ensure!(!guests.is_empty(), "no round has such a name");
+    }
     let folder = options.cache.join("runs").join(combination.to_string());
-    std::fs::create_dir_all(&folder)?;
-    let path = folder.join("image.cpio");
-    let mut image = Image::create(&path)?;
-    let mut plan = Plan {
-        rounds: rounds::faults(),
-    };
-    plan.rounds
-        .extend(rounds::probes(combination, &modules.version));
-    let hostile_seconds = if options.all {
-        HOSTILE_LONG
-    } else {
-        HOSTILE_SHORT
-    };
-    plan.rounds.push(rounds::hostile(hostile_seconds));
+    let mut plan = Plan { rounds: Vec::new() };
+    let mut prepared = Vec::new();
+    for (name, rounds) in guests {
+        let logs = folder.join(name);
+        std::fs::create_dir_all(&logs)?;
+        let image = logs.join("image.cpio");
+        let part = Plan { rounds };
+        write_image(&image, &part, &modules, options, combination)?;
+        plan.rounds.extend(part.rounds);
+        prepared.push(Guest {
+            kernel: kernel.image.clone(),
+            image,
+            logs,
+            memory_mib: GUEST_MIB,
+            limit: Duration::from_secs(options.limit),
+        });
+    }
+    let before = children_seconds();
+    let answer = together(&prepared)?;
+    let mut verdict = judge::judge(combination, &modules.version, &plan, answer);
+    verdict.processor_seconds = children_seconds() - before;
+    Ok(verdict)
+}
+
+fn write_image(
+    path: &Path,
+    plan: &Plan,
+    modules: &Modules,
+    options: &Options,
+    combination: Combination,
+) -> Result<()> {
+    let mut image = Image::create(path)?;
     image.add_linked("/init", &options.programs.join("oversub-guest"))?;
-    if options.product || combination == Combination::DEFAULT {
-        plan.rounds.extend(rounds::product());
-        plan.rounds.push(rounds::restarts());
+    if plan.rounds.iter().any(rounds::needs_programs) {
         for program in SHIPPED {
             let from = options.programs.join(program);
             image.add_linked(&format!("{PROGRAMS_PATH}/{program}"), &from)?;
         }
         image.add(DAEMON_CONFIG_PATH, DAEMON_CONFIG.as_bytes())?;
     }
-    if let Some(text) = &options.rounds {
-        plan.rounds
-            .retain(|round| round.name.contains(text.as_str()));
-    }
-    image.add(PLAN_PATH, serde_json::to_string(&plan)?.as_bytes())?;
+    image.add(PLAN_PATH, serde_json::to_string(plan)?.as_bytes())?;
     for module in ["nvidia.ko", "nvidia-uvm.ko"] {
         let content = modules.content(module, combination.btf)?;
         image.add(&format!("{MODULES_PATH}/{module}"), &content)?;
     }
-    image.finish()?;
-    let guest = Guest {
-        kernel: kernel.image,
-        image: path,
-        logs: folder,
-        memory_mib: GUEST_MIB,
-        limit: Duration::from_secs(options.limit),
-    };
-    let before = children_seconds();
-    let answer = guest.run()?;
-    let mut verdict = judge::judge(combination, &modules.version, &plan, answer);
-    verdict.processor_seconds = children_seconds() - before;
-    Ok(verdict)
+    image.finish()
+}
+
+/// Runs guests at the same time: each keeps one of the host's processors busy. Their answers
+/// as one, in their order.
+fn together(guests: &[Guest]) -> Result<Answer> {
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = guests
+            .iter()
+            .map(|guest| scope.spawn(|| guest.run()))
+            .collect();
+        running.into_iter().map(|thread| thread.join()).collect()
+    });
+    let mut whole: Option<Answer> = None;
+    for answer in answers {
+        let answer = answer.map_err(|_| anyhow!("a guest's thread panicked"))??;
+        match &mut whole {
+            None => whole = Some(answer),
+            Some(whole) => {
+                whole.boot_seconds = whole.boot_seconds.max(answer.boot_seconds);
+                whole.rounds.extend(answer.rounds);
+                whole.kernel_trouble.extend(answer.kernel_trouble);
+            }
+        }
+    }
+    whole.context("no guest was planned")
 }
 
 /// Processor time of all children that have ended.

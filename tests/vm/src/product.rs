@@ -166,6 +166,7 @@ mod tests {
                     bytes: 1,
                     iterations,
                     steering,
+                    compute_scale: 1,
                 }),
             });
             let counts = ProgramCounts {

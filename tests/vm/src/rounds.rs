@@ -14,6 +14,12 @@ const FAULTS_MIB: u64 = 16;
 /// needs room: in 64 MiB a launch of `sweep` is an eighth of the device.
 const PRODUCT_MIB: u64 = 64;
 const PRODUCT_RATIO: f64 = 1.5;
+/// Kernels last so many times what they take of the guest's one processor: long enough that
+/// what they need next can come meanwhile, as on a GPU whose link keeps up. Time in which
+/// all wait costs nothing.
+const PRODUCT_SCALE: u32 = 4;
+/// The same where a daemon must come back before the program ends.
+const RESTARTS_SCALE: u32 = 40;
 /// The GPU's memory where daemons are killed, MiB: enough for a policy to work.
 const RESTARTS_MIB: u64 = 32;
 
@@ -27,8 +33,28 @@ fn round(name: &str, memory_mib: u64, work: Work) -> Round {
     }
 }
 
+/// What is asked of the driver itself, in every combination.
+pub fn of_driver(combination: Combination, driver: &str, hostile_seconds: u32) -> Vec<Round> {
+    let mut rounds = faults();
+    rounds.extend(probes(combination, driver));
+    rounds.push(hostile(hostile_seconds));
+    rounds
+}
+
+/// What is asked of the whole product.
+pub fn of_product() -> Vec<Round> {
+    let mut rounds = product();
+    rounds.push(restarts());
+    rounds
+}
+
+/// The round runs programs and the daemon.
+pub fn needs_programs(round: &Round) -> bool {
+    matches!(round.work, Work::Program(_) | Work::Restarts(_))
+}
+
 /// What every guest does: count faults on both models, and see that lost data is noticed.
-pub fn faults() -> Vec<Round> {
+fn faults() -> Vec<Round> {
     let sweep = |name, stride| {
         let load = FaultLoad {
             ratio: 1.5,
@@ -50,7 +76,7 @@ pub fn faults() -> Vec<Round> {
 
 /// The product's probes: as they are, on a driver that is loaded anew under them, with the
 /// layouts of other drivers, and where the module has BTF attached by it.
-pub fn probes(combination: Combination, driver: &str) -> Vec<Round> {
+fn probes(combination: Combination, driver: &str) -> Vec<Round> {
     let probes = |name, load| round(name, FAULTS_MIB, Work::Probes(load));
     let fine = ProbeLoad {
         ratio: 1.5,
@@ -101,11 +127,12 @@ fn program(name: &str, memory_mib: u64, iterations: u32, steering: Steering) -> 
         bytes: ((memory_mib << 20) as f64 * PRODUCT_RATIO) as u64,
         iterations,
         steering,
+        compute_scale: PRODUCT_SCALE,
     }
 }
 
 /// Each figure's program alone and steered, at two lengths.
-pub fn product() -> Vec<Round> {
+fn product() -> Vec<Round> {
     let mut rounds = Vec::new();
     for figure in &judge::FIGURES {
         for steering in [Steering::Driver, figure.steering] {
@@ -124,9 +151,12 @@ pub fn product() -> Vec<Round> {
 }
 
 /// Daemons killed and the driver loaded anew around running programs.
-pub fn restarts() -> Round {
+fn restarts() -> Round {
     let load = RestartLoad {
-        program: program("sweep", RESTARTS_MIB, 12, Steering::Oversub),
+        program: ProgramLoad {
+            compute_scale: RESTARTS_SCALE,
+            ..program("sweep", RESTARTS_MIB, 10, Steering::Oversub)
+        },
         kills: 2,
     };
     round(
@@ -137,7 +167,7 @@ pub fn restarts() -> Round {
 }
 
 /// Processes that misuse the driver under observation for so long.
-pub fn hostile(seconds: u32) -> Round {
+fn hostile(seconds: u32) -> Round {
     let load = HostileLoad { seconds, seed: 1 };
     round("hostile processes", FAULTS_MIB, Work::Hostile(load))
 }

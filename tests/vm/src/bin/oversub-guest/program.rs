@@ -14,9 +14,6 @@ use crate::daemon::{Daemon, SOCKET};
 
 const DRIVER_FOLDER: &str = "/tmp/cuda";
 const STATS: &str = "/tmp/stats.json";
-/// Kernels last so many times what they take of the guest's processor: long enough that what
-/// they need next could come meanwhile.
-const COMPUTE_SCALE: &str = "4";
 
 /// Runs it.
 pub fn run(load: &ProgramLoad) -> Result<ProgramCounts> {
@@ -65,7 +62,10 @@ impl Running {
             .env("OVERSUB_POLICY", policy)
             .env("OVERSUB_SOFTGPU_BACKEND", "uvm")
             .env("OVERSUB_SOFTGPU_STATS", STATS)
-            .env("OVERSUB_SOFTGPU_COMPUTE_SCALE", COMPUTE_SCALE)
+            .env(
+                "OVERSUB_SOFTGPU_COMPUTE_SCALE",
+                load.compute_scale.to_string(),
+            )
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
