@@ -7,8 +7,8 @@
 //! guest: `oversub-guest` is init; [`plan`] is what it is told and what it answers.
 //!
 //! A combination has two guests that run at the same time, one for the driver and one for
-//! the product. Each boots once and does *rounds*: each round loads the modules, does one piece of [`plan::Work`] in a
-//! process of its own, and unloads them. To add a test:
+//! the product. Each boots once and does *rounds*: each round loads the modules, does one
+//! piece of [`plan::Work`] in a process of its own, and unloads them. To add a test:
 //!
 //! 1. a variant of [`plan::Work`] with what it is told, and unless one fits a variant of
 //!    [`plan::Outcome`]; [`plan::Checked`] is for tests that judge themselves;
