@@ -322,6 +322,11 @@ impl Accesses {
             .filter(|argument| argument.address / BLOCK_BYTES <= block.0)
             .max_by_key(|argument| argument.address);
         if let Some(argument) = before
+            && taken_out
+        {
+            self.scatter.came_back(argument.function, argument.word);
+        }
+        if let Some(argument) = before
             && !taken_out
             && self.wide.len() < self.limit * 4
         {

@@ -28,6 +28,8 @@ struct Uses {
     scattered: bool,
     /// Fewer than one in [`SPARSE`] were used.
     sparse: bool,
+    /// How often a launch used a block that it had left alone again and again before.
+    back: u32,
 }
 
 impl Uses {
@@ -96,12 +98,20 @@ impl Scatter {
         }
     }
 
+    /// A launch that comes again used a block of this argument though it had left it alone again
+    /// and again before: what it uses differs from turn to turn.
+    pub(crate) fn came_back(&mut self, function: u32, word: u32) {
+        if let Some(uses) = self.words.get_mut(&(function, word)) {
+            uses.back = uses.back.saturating_add(1);
+        }
+    }
+
     /// Launches of this function use what this word points to here and there. One that is not
-    /// `novel` learns its own blocks from faults: nearly nothing of what it was taken to use
-    /// must have been used before it is left to them alone.
+    /// `novel` has learned its own blocks: it is so only where nearly nothing of what it was
+    /// taken to use is used, and not the same in each turn.
     pub(crate) fn is_scattered(&self, function: u32, word: u32, novel: bool) -> bool {
         let uses = self.words.get(&(function, word));
-        uses.is_some_and(|uses| uses.scattered && (novel || uses.sparse))
+        uses.is_some_and(|uses| uses.scattered && (novel || uses.sparse && uses.back >= EVIDENCE))
     }
 
     /// Estimated size of the table in bytes.
@@ -136,13 +146,24 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_that_comes_again_is_left_to_its_faults_only_where_nearly_nothing_is_used() {
+    fn a_launch_that_comes_again_is_left_to_its_faults_only_where_rows_differ_and_are_few() {
         let mut scatter = Scatter::new(100);
         scatter.observe(&arguments(), &blocks(1_000..1_020), &blocks(1_020..1_100));
+        for _ in 0..EVIDENCE {
+            scatter.came_back(7, 1);
+        }
         assert!(scatter.is_scattered(7, 1, true));
         assert!(!scatter.is_scattered(7, 1, false), "a fifth is used");
         scatter.observe(&arguments(), &[], &blocks(2_000..2_100));
         assert!(scatter.is_scattered(7, 1, false));
+    }
+
+    #[test]
+    fn the_same_few_blocks_in_each_turn_are_no_reason_to_look_at_faults_alone() {
+        let mut scatter = Scatter::new(100);
+        scatter.observe(&arguments(), &[], &blocks(1_000..1_100));
+        assert!(scatter.is_scattered(7, 1, true));
+        assert!(!scatter.is_scattered(7, 1, false));
     }
 
     #[test]
