@@ -7,7 +7,9 @@
 //! address space. What only a device makes (fault entries, migrations) is proven event by
 //! event, in the programs: an address must lie in its block, a count must not be zero.
 
-use crate::driver::{DriverError, VaSpace};
+use oversub_uvm::UvmError;
+use oversub_uvm::session::Space;
+
 use crate::event::{ProbeEvent, What};
 
 /// Bytes of a page; the driver tells faults by page.
@@ -31,8 +33,8 @@ pub struct Provoked {
 ///
 /// # Errors
 /// The driver cannot be used by this process, so nothing can be tested.
-pub fn provoke(list: impl FnOnce() -> Option<Vec<u64>>) -> Result<Provoked, DriverError> {
-    let space = VaSpace::new()?;
+pub fn provoke(list: impl FnOnce() -> Option<Vec<u64>>) -> Result<Provoked, UvmError> {
+    let space = Space::open()?;
     let memory = space.map(TRIAL_BYTES)?;
     let spaces = list();
     memory.touch(TRIAL_OFFSET, 1);

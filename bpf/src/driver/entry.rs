@@ -1,39 +1,14 @@
 //! The event queue's entries as the same typed events that the probes send. Pure.
 //!
-//! Entries are `UvmEventEntry`, 64 bytes (uvm_types.h; from 550.54 on by the name
-//! `UvmEventEntry_V1`). The queue has one entry for each fault that the device reported, in
-//! the driver's order, so faults of one block in one batch are merged here as the probes'
-//! programs do it. What the queue does not tell: evictions that copied nothing, who needed
-//! the room, when the service loop began.
+//! The queue has one entry for each fault that the device reported, in the driver's order,
+//! so faults of one block in one batch are merged here as the probes' programs do it. What
+//! the queue does not tell: evictions that copied nothing, who needed the room, when the
+//! service loop began.
+
+use oversub_uvm::tools::{CLIENT_GPC, Cause as QueueCause, Event};
 
 use crate::event::{Cause, Direction, ProbeEvent, Source, What};
 use crate::offsets::DriverVersion;
-
-/// Bytes of an entry.
-pub const ENTRY_BYTES: usize = 64;
-/// One entry.
-pub type Entry = [u8; ENTRY_BYTES];
-
-/// `UvmEventType`: what is asked for, and decoded here.
-mod kind {
-    pub const CPU_FAULT: u8 = 1;
-    pub const MIGRATION: u8 = 2;
-    pub const GPU_FAULT: u8 = 3;
-    pub const REPLAY: u8 = 4;
-    pub const THRASHING: u8 = 10;
-    pub const THROTTLE: u8 = 11;
-}
-
-/// The events to ask for, as `UVM_TOOLS_EVENT_QUEUE_ENABLE_EVENTS` wants them.
-pub const WANTED: u64 = 1 << kind::CPU_FAULT
-    | 1 << kind::MIGRATION
-    | 1 << kind::GPU_FAULT
-    | 1 << kind::REPLAY
-    | 1 << kind::THRASHING
-    | 1 << kind::THROTTLE;
-
-/// `UvmEventFaultClientTypeGpc`: a replay of replayable faults.
-const CLIENT_GPC: u8 = 1;
 
 /// From here on a processor's number has room for eight parts of a device; the queue's
 /// 64-byte entries still number whole devices.
@@ -93,59 +68,69 @@ impl Decoder {
     }
 
     /// Takes one entry in.
-    pub fn take(&mut self, entry: &Entry, sink: &mut dyn FnMut(ProbeEvent)) {
-        let at = |offset: usize| -> u64 {
-            let bytes = entry[offset..].first_chunk::<8>();
-            bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
-        };
-        let at32 = |offset: usize| -> u32 {
-            let bytes = entry[offset..].first_chunk::<4>();
-            bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-        };
-        let kind = entry[0];
-        if kind != kind::GPU_FAULT {
+    pub fn take(&mut self, entry: Event, sink: &mut dyn FnMut(ProbeEvent)) {
+        if !matches!(entry, Event::GpuFault { .. }) {
             self.flush(sink);
         }
-        match kind {
-            kind::GPU_FAULT => self.fault(at(8), at(16), at32(32), entry[3], sink),
-            kind::CPU_FAULT => {
+        match entry {
+            Event::GpuFault {
+                address,
+                batch,
+                device,
+                time_ns,
+            } => self.fault(address, time_ns, batch, device, sink),
+            Event::CpuFault { address, time_ns } => {
                 let what = What::Fault {
-                    address: at(8),
+                    address,
                     faults: 1,
                     raw_faults: 1,
                     batch: 0,
                     by_host: true,
                 };
-                self.send(at(16), 0, what, sink);
+                self.send(time_ns, 0, what, sink);
             }
-            kind::MIGRATION => {
-                let (src, dst) = (self.processor(entry[2]), self.processor(entry[3]));
+            Event::Migration {
+                address,
+                bytes,
+                cause,
+                source,
+                target,
+                time_ns,
+            } => {
+                let (src, dst) = (self.processor(source), self.processor(target));
                 let (direction, processor) = match (src, dst) {
                     (0, 1..) => (Direction::IN, dst),
                     (1.., 0) => (Direction::OUT, src),
                     _ => (Direction::ACROSS, dst),
                 };
                 let what = What::Migration {
-                    address: at(8),
-                    bytes: at(16),
+                    address,
+                    bytes,
                     direction,
-                    cause: cause(entry[1]),
+                    cause: cause_of(cause),
                 };
-                self.send(at(24), processor, what, sink);
+                self.send(time_ns, processor, what, sink);
             }
-            kind::REPLAY if entry[2] == CLIENT_GPC => self.replay(at32(4), at(8), entry[1], sink),
-            kind::THRASHING => {
-                let what = What::Thrashing {
-                    address: at(16),
-                    bytes: at(24),
-                };
-                self.send(at(32), 0, what, sink);
+            Event::Replay {
+                batch,
+                device,
+                client: CLIENT_GPC,
+                time_ns,
+            } => self.replay(batch, time_ns, device, sink),
+            Event::Thrashing {
+                address,
+                bytes,
+                time_ns,
+            } => self.send(time_ns, 0, What::Thrashing { address, bytes }, sink),
+            Event::Throttle {
+                address,
+                processor,
+                time_ns,
+            } => {
+                let processor = self.processor(processor);
+                self.send(time_ns, processor, What::Throttle { address }, sink);
             }
-            kind::THROTTLE => {
-                let what = What::Throttle { address: at(8) };
-                self.send(at(16), self.processor(entry[1]), what, sink);
-            }
-            _ => {}
+            Event::Replay { .. } | Event::Other(_) => {}
         }
     }
 
@@ -251,16 +236,15 @@ impl Decoder {
     }
 }
 
-/// `UvmEventMigrationCause`, which tells less than the driver's own.
-fn cause(cause: u8) -> Cause {
+/// The queue tells less than the driver's own causes.
+fn cause_of(cause: QueueCause) -> Cause {
     match cause {
-        // Moves within the host carry the driver's own number 6 (uvm_tools.c).
-        1 | 6 => Cause::API_MIGRATE,
-        2 => Cause::REPLAYABLE_FAULT,
-        3 => Cause::PREFETCH,
-        4 => Cause::EVICTION,
-        5 => Cause::ACCESS_COUNTER,
-        _ => Cause::API_TOOLS,
+        QueueCause::Call => Cause::API_MIGRATE,
+        QueueCause::Fault => Cause::REPLAYABLE_FAULT,
+        QueueCause::Prefetch => Cause::PREFETCH,
+        QueueCause::Eviction => Cause::EVICTION,
+        QueueCause::AccessCounter => Cause::ACCESS_COUNTER,
+        QueueCause::Other(_) => Cause::API_TOOLS,
     }
 }
 
@@ -270,45 +254,30 @@ mod tests {
 
     const OLD: DriverVersion = DriverVersion(535, 183, 1);
 
-    fn entry(kind: u8, fields: &[(usize, &[u8])]) -> Entry {
-        let mut entry = [0; ENTRY_BYTES];
-        entry[0] = kind;
-        for (at, bytes) in fields {
-            entry[*at..at + bytes.len()].copy_from_slice(bytes);
+    fn fault(address: u64, batch: u32, time_ns: u64) -> Event {
+        Event::GpuFault {
+            address,
+            batch,
+            device: 1,
+            time_ns,
         }
-        entry
     }
 
-    fn fault(address: u64, batch: u32, time: u64) -> Entry {
-        entry(
-            kind::GPU_FAULT,
-            &[
-                (3, &[1]),
-                (8, &address.to_ne_bytes()),
-                (16, &time.to_ne_bytes()),
-                (32, &batch.to_ne_bytes()),
-            ],
-        )
+    fn replay(batch: u32, time_ns: u64) -> Event {
+        Event::Replay {
+            batch,
+            device: 1,
+            client: CLIENT_GPC,
+            time_ns,
+        }
     }
 
-    fn replay(batch: u32, time: u64) -> Entry {
-        entry(
-            kind::REPLAY,
-            &[
-                (1, &[1]),
-                (2, &[CLIENT_GPC]),
-                (4, &batch.to_ne_bytes()),
-                (8, &time.to_ne_bytes()),
-            ],
-        )
-    }
-
-    fn decode(version: DriverVersion, entries: &[Entry]) -> Vec<ProbeEvent> {
+    fn decode(version: DriverVersion, entries: &[Event]) -> Vec<ProbeEvent> {
         let mut decoder = Decoder::new(42, Some(version));
         decoder.set_offset(1_000);
         let mut events = Vec::new();
         for entry in entries {
-            decoder.take(entry, &mut |event| events.push(event));
+            decoder.take(*entry, &mut |event| events.push(event));
         }
         decoder.flush(&mut |event| events.push(event));
         events
@@ -381,18 +350,15 @@ mod tests {
 
     #[test]
     fn migrations_have_the_drivers_own_causes_and_the_devices_number_of_the_version() {
-        let migration = |cause: u8, src: u8, dst: u8| {
-            entry(
-                kind::MIGRATION,
-                &[
-                    (1, &[cause, src, dst]),
-                    (8, &0x1000u64.to_ne_bytes()),
-                    (16, &8192u64.to_ne_bytes()),
-                    (24, &5u64.to_ne_bytes()),
-                ],
-            )
+        let migration = |cause, source, target| Event::Migration {
+            address: 0x1000,
+            bytes: 8192,
+            cause,
+            source,
+            target,
+            time_ns: 5,
         };
-        let events = decode(OLD, &[migration(4, 2, 0)]);
+        let events = decode(OLD, &[migration(QueueCause::Eviction, 2, 0)]);
         assert_eq!(
             events[0].what,
             What::Migration {
@@ -403,7 +369,10 @@ mod tests {
             }
         );
         assert_eq!(events[0].processor, 2);
-        let events = decode(DriverVersion(550, 163, 1), &[migration(1, 0, 2)]);
+        let events = decode(
+            DriverVersion(550, 163, 1),
+            &[migration(QueueCause::Call, 0, 2)],
+        );
         assert!(matches!(
             events[0].what,
             What::Migration {
@@ -417,6 +386,6 @@ mod tests {
 
     #[test]
     fn entries_of_unknown_kinds_say_nothing() {
-        assert!(decode(OLD, &[entry(0, &[]), entry(9, &[]), entry(255, &[])]).is_empty());
+        assert!(decode(OLD, &[Event::Other(0), Event::Other(9), Event::Other(255)]).is_empty());
     }
 }

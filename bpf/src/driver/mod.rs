@@ -1,11 +1,9 @@
-//! The driver's own interface, `/dev/nvidia-uvm` and `/dev/nvidia-uvm-tools`: address spaces
-//! of our own for the probes' self-test, and those of other processes for the event queue.
+//! The driver's event queue of one process, as the second source of the same typed events.
+//! Requests, entries and descriptors are `oversub-uvm`'s; here they become events.
 
-mod abi;
-mod device;
 mod entry;
 mod tools;
 
-pub use device::{DEVICE, DriverError, Managed, TOOLS_DEVICE, VaSpace, queue_is_there};
-pub use entry::{Decoder, ENTRY_BYTES, Entry};
-pub use tools::ToolsQueue;
+pub use entry::Decoder;
+pub use oversub_uvm::tools::is_there as queue_is_there;
+pub use tools::{DriverError, ToolsQueue};

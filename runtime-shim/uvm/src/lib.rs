@@ -1,9 +1,10 @@
 //! nvidia-uvm as its clients see it: the requests that libcuda sends, the event queue of
 //! the tools interface, and the software GPU that stands behind the driver in test guests.
 //!
-//! It owns layouts and system calls. What to move where is its users' business: the soft
-//! CUDA driver of the test guests, and the tests themselves.
+//! It owns layouts and system calls. What to move where is its users' business: the daemon,
+//! which steers programs from outside, the soft CUDA driver of the test guests, and tests.
 
+pub mod process;
 pub mod requests;
 pub mod session;
 pub mod softgpu;

@@ -1,6 +1,6 @@
 //! Requests to `/dev/nvidia-uvm` and `/dev/nvidia-uvm-tools`: numbers and layouts.
 //!
-//! From uvm_ioctl.h and uvm_linux_ioctl.h of 535 and 550. The interface is private to the
+//! From uvm_ioctl.h and uvm_linux_ioctl.h, equal from 530 to 595 where nothing else is said. The interface is private to the
 //! driver, so the guests' build checks every layout against the driver's own headers (see
 //! [`LAYOUTS`]), and the status begins with a value that no driver answers.
 
@@ -207,6 +207,11 @@ requests! {
         /// Out, of those.
         granted/grantedVersion: u32,
     }
+    /// After so many entries the queue's descriptor becomes readable.
+    ToolsSetThreshold = "UVM_TOOLS_SET_NOTIFICATION_THRESHOLD" 57 {
+        /// Entries.
+        threshold/notificationThreshold: u32,
+    }
     /// Starts recording.
     ToolsEnableEvents = "UVM_TOOLS_EVENT_QUEUE_ENABLE_EVENTS" 58 {
         /// One bit per event type.
@@ -214,6 +219,36 @@ requests! {
     }
     /// Writes out what waits for the end of a copy.
     ToolsFlushEvents = "UVM_TOOLS_FLUSH_EVENTS" 67 {}
+}
+
+/// [`ToolsInitEventTracker`] as 560 has it: the version of the entries before the status.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ToolsInitEventTracker560 {
+    /// Address of the entries.
+    pub queue: u64,
+    /// Their number, a power of two.
+    pub entries: u64,
+    /// Address of the control structure.
+    pub control: u64,
+    /// For counters only.
+    pub processor: Uuid,
+    /// For counters only.
+    pub all: u32,
+    /// The VA space's descriptor.
+    pub uvm_fd: u32,
+    /// Version of the entries.
+    pub version: u32,
+    /// Out: the driver's answer.
+    pub rm_status: u32,
+}
+
+impl Request for ToolsInitEventTracker560 {
+    const NUMBER: libc::c_ulong = ToolsInitEventTracker::NUMBER;
+    const NAME: &'static str = ToolsInitEventTracker::NAME;
+    fn status(&mut self) -> &mut u32 {
+        &mut self.rm_status
+    }
 }
 
 /// No heterogeneous memory management: system memory is not the driver's.

@@ -23,12 +23,146 @@ const NOTHING_TO_DO: u32 = 0x1_0006;
 const CLIENT: u32 = 0xc1d0_0001;
 const VA_SPACE: u32 = 0xc1d0_0002;
 
-/// A process's VA space with one GPU in it.
+/// A VA space of this process, without a GPU.
 #[derive(Debug)]
-pub struct Session {
+pub struct Space {
     file: File,
     /// Holds the address space's registration with the driver.
     _mm: File,
+}
+
+impl Space {
+    /// Opens the driver.
+    ///
+    /// # Errors
+    /// [`UvmError`], of the step that failed.
+    pub fn open() -> Result<Self, UvmError> {
+        let path = Path::new(UVM_PATH);
+        let (file, mm) = (open(path)?, open(path)?);
+        let mut initialize = Initialize {
+            flags: DISABLE_HMM,
+            rm_status: 0,
+        };
+        send(&file, &mut initialize)?;
+        let mut tie = MmInitialize {
+            uvm_fd: file.as_raw_fd(),
+            rm_status: 0,
+        };
+        match send(&mm, &mut tie) {
+            Err(UvmError::Refused { status, .. }) if status == NOTHING_TO_DO => {}
+            other => other?,
+        }
+        Ok(Self { file, _mm: mm })
+    }
+
+    /// Maps managed memory, aligned to blocks, untouched.
+    ///
+    /// # Errors
+    /// There is no room, or the driver refuses.
+    pub fn map(&self, bytes: usize) -> Result<Managed, UvmError> {
+        const BLOCK: usize = 2 << 20;
+        let room = bytes.next_multiple_of(BLOCK) + BLOCK;
+        // The driver wants the offset to be the address, so an address is found first.
+        // SAFETY: no address is given, so nothing that exists is touched.
+        let reserved = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                room,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if reserved == libc::MAP_FAILED {
+            return Err(UvmError::last("mmap of room for managed memory"));
+        }
+        let start = (reserved as usize).next_multiple_of(BLOCK);
+        let managed = Managed {
+            room: reserved as usize,
+            room_bytes: room,
+            start,
+            bytes,
+        };
+        // SAFETY: inside the room that was reserved above for this.
+        unsafe { map_managed(&self.file, start as u64, bytes as u64)? };
+        Ok(managed)
+    }
+}
+
+/// Managed memory of this process; unmapped when dropped.
+#[derive(Debug)]
+pub struct Managed {
+    room: usize,
+    room_bytes: usize,
+    start: usize,
+    bytes: usize,
+}
+
+impl Managed {
+    /// Its first byte.
+    pub fn address(&self) -> u64 {
+        self.start as u64
+    }
+
+    /// Writes one byte, `offset` bytes in; `false`: it does not reach that far.
+    pub fn touch(&self, offset: usize, value: u8) -> bool {
+        if offset >= self.bytes {
+            return false;
+        }
+        // SAFETY: inside the mapping, which is writable and lives as long as `self`.
+        unsafe { std::ptr::write_volatile((self.start + offset) as *mut u8, value) };
+        true
+    }
+}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        // SAFETY: the room was mapped by `Space::map`, and nothing points into it any more.
+        unsafe { libc::munmap(self.room as *mut libc::c_void, self.room_bytes) };
+    }
+}
+
+/// # Safety
+/// Nothing in the program may use `address..address + bytes` for anything else.
+unsafe fn map_managed(file: &File, address: u64, bytes: u64) -> Result<(), UvmError> {
+    // SAFETY: by the caller. The driver wants the offset to be the address.
+    let at = unsafe {
+        libc::mmap(
+            address as *mut libc::c_void,
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_FIXED,
+            file.as_raw_fd(),
+            address as libc::off_t,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(UvmError::last("mmap of /dev/nvidia-uvm"));
+    }
+    Ok(())
+}
+
+/// Moves a managed range of the VA space behind a descriptor, ours or another process's; it
+/// is there when this returns.
+///
+/// # Errors
+/// [`UvmError`].
+pub fn migrate(va_space: &File, base: u64, length: u64, destination: Uuid) -> Result<(), UvmError> {
+    let mut request = Migrate {
+        base,
+        length,
+        destination,
+        cpu_node: -1,
+        ..Migrate::default()
+    };
+    send(va_space, &mut request)
+}
+
+/// A process's VA space with one GPU in it.
+#[derive(Debug)]
+pub struct Session {
+    space: Space,
     gpu: Uuid,
     channel: u32,
 }
@@ -40,29 +174,10 @@ impl Session {
     /// # Errors
     /// [`UvmError`], of the step that failed.
     pub fn open(gpu: Uuid, channel: u32) -> Result<Self, UvmError> {
-        let path = Path::new(UVM_PATH);
-        let (file, mm) = (open(path)?, open(path)?);
-        send(
-            &file,
-            &mut Initialize {
-                flags: DISABLE_HMM,
-                rm_status: 0,
-            },
-        )?;
-        let uvm_fd = file.as_raw_fd();
-        match send(
-            &mm,
-            &mut MmInitialize {
-                uvm_fd,
-                rm_status: 0,
-            },
-        ) {
-            Err(UvmError::Refused { status, .. }) if status == NOTHING_TO_DO => {}
-            other => other?,
-        }
+        let space = Space::open()?;
         let (rm_fd, client) = (-1, CLIENT);
         send(
-            &file,
+            &space.file,
             &mut RegisterGpu {
                 uuid: gpu,
                 rm_fd,
@@ -71,7 +186,7 @@ impl Session {
             },
         )?;
         send(
-            &file,
+            &space.file,
             &mut RegisterGpuVaSpace {
                 uuid: gpu,
                 rm_fd,
@@ -81,7 +196,7 @@ impl Session {
             },
         )?;
         send(
-            &file,
+            &space.file,
             &mut RegisterChannel {
                 uuid: gpu,
                 rm_fd,
@@ -91,8 +206,7 @@ impl Session {
             },
         )?;
         Ok(Self {
-            file,
-            _mm: mm,
+            space,
             gpu,
             channel,
         })
@@ -100,7 +214,7 @@ impl Session {
 
     /// The VA space's descriptor.
     pub fn file(&self) -> &File {
-        &self.file
+        &self.space.file
     }
 
     /// The channel that was registered.
@@ -122,21 +236,8 @@ impl Session {
     /// # Safety
     /// Nothing in the program may use `address..address + bytes` for anything else.
     pub unsafe fn map_managed(&self, address: u64, bytes: u64) -> Result<(), UvmError> {
-        // SAFETY: by the caller. The driver wants the offset to be the address.
-        let at = unsafe {
-            libc::mmap(
-                address as *mut libc::c_void,
-                bytes as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_FIXED,
-                self.file.as_raw_fd(),
-                address as libc::off_t,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            return Err(UvmError::last("mmap of /dev/nvidia-uvm"));
-        }
-        Ok(())
+        // SAFETY: by the caller.
+        unsafe { map_managed(self.file(), address, bytes) }
     }
 
     /// Moves a managed range; it is there when this returns.
@@ -144,14 +245,7 @@ impl Session {
     /// # Errors
     /// [`UvmError`].
     pub fn migrate(&self, base: u64, length: u64, destination: Uuid) -> Result<(), UvmError> {
-        let mut request = Migrate {
-            base,
-            length,
-            destination,
-            cpu_node: -1,
-            ..Migrate::default()
-        };
-        send(&self.file, &mut request)
+        migrate(self.file(), base, length, destination)
     }
 
     /// Sets or clears where a range should be.
@@ -162,7 +256,7 @@ impl Session {
         let rm_status = 0;
         match at {
             Some(processor) => send(
-                &self.file,
+                &self.space.file,
                 &mut SetPreferredLocation {
                     base,
                     length,
@@ -171,7 +265,7 @@ impl Session {
                 },
             ),
             None => send(
-                &self.file,
+                &self.space.file,
                 &mut UnsetPreferredLocation {
                     base,
                     length,
@@ -194,7 +288,7 @@ impl Session {
                 processor,
                 rm_status,
             };
-            send(&self.file, &mut request)
+            send(&self.space.file, &mut request)
         } else {
             let mut request = UnsetAccessedBy {
                 base,
@@ -202,7 +296,7 @@ impl Session {
                 processor,
                 rm_status,
             };
-            send(&self.file, &mut request)
+            send(&self.space.file, &mut request)
         }
     }
 
@@ -214,7 +308,7 @@ impl Session {
         let rm_status = 0;
         if yes {
             send(
-                &self.file,
+                &self.space.file,
                 &mut EnableReadDuplication {
                     base,
                     length,
@@ -223,7 +317,7 @@ impl Session {
             )
         } else {
             send(
-                &self.file,
+                &self.space.file,
                 &mut DisableReadDuplication {
                     base,
                     length,

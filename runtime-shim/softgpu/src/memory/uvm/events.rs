@@ -65,7 +65,7 @@ impl Events {
 fn count(counters: &Counters, event: Event) {
     match event {
         Event::GpuFault { .. } => counters.faults.add(1),
-        Event::Replay => counters.batches.add(1),
+        Event::Replay { .. } => counters.batches.add(1),
         Event::Migration {
             bytes,
             cause,
@@ -82,6 +82,6 @@ fn count(counters: &Counters, event: Event) {
             };
             counter.add(bytes);
         }
-        Event::Other(_) => {}
+        _ => {}
     }
 }

@@ -102,7 +102,7 @@ fn count_events(queue: &mut Queue, counts: &mut FaultCounts) -> Result<()> {
                 counts.evicted_bytes += bytes;
             }
         }
-        Event::Replay | Event::Other(_) => {}
+        _ => {}
     });
     counts.tools_dropped = queue.dropped();
     Ok(())
