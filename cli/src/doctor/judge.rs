@@ -1,5 +1,6 @@
 //! From facts to verdicts. Pure.
 
+use oversubd::control::Doctor;
 use oversubd::probes::source::Source;
 use serde::Serialize;
 
@@ -306,6 +307,8 @@ fn daemon(facts: &Facts) -> Vec<Check> {
             "install one version of both and restart the daemon",
         )
     }];
+    checks.push(capabilities(doctor));
+    checks.push(attaching(facts, doctor));
     if let Some(reason) = &doctor.probes_off {
         checks.push(warn(
             "probes",
@@ -372,6 +375,56 @@ fn daemon(facts: &Facts) -> Vec<Check> {
     checks
 }
 
+/// What the daemon may do beyond an ordinary process.
+fn capabilities(doctor: &Doctor) -> Check {
+    let has = |name: &str| doctor.capabilities.iter().any(|held| held == name);
+    let found = match doctor.capabilities.is_empty() {
+        true => "none".to_owned(),
+        false => doctor.capabilities.join(" "),
+    };
+    let probes = has("CAP_SYS_ADMIN") || (has("CAP_BPF") && has("CAP_PERFMON"));
+    match (probes, has("CAP_SYS_PTRACE")) {
+        (true, true) => ok("capabilities", found),
+        (true, false) => warn(
+            "capabilities",
+            found,
+            "add CAP_SYS_PTRACE for the driver's event queues and for `oversub attach`; the systemd unit does",
+        ),
+        (false, _) => warn(
+            "capabilities",
+            found,
+            "add CAP_BPF and CAP_PERFMON for probes, CAP_SYS_PTRACE for event queues; the systemd unit does",
+        ),
+    }
+}
+
+/// Whether `oversub attach` can work, and for whom. What hinders it has a check of its own.
+fn attaching(facts: &Facts, doctor: &Doctor) -> Check {
+    let reaches = doctor
+        .capabilities
+        .iter()
+        .any(|held| held == "CAP_SYS_PTRACE");
+    let view = doctor.driver.as_ref();
+    let source = view.map_or(Source::None, |view| view.source);
+    let scope = facts.ptrace_scope.unwrap_or(0);
+    let found = if !facts.uvm_module {
+        "nothing to attach to: nvidia-uvm is not loaded"
+    } else if source == Source::None {
+        "off: nothing tells what the driver does (see `driver events`)"
+    } else if source == Source::Probes && view.is_some_and(|view| view.scalar) {
+        "off: the probes do not know this driver's structures (see `driver events`)"
+    } else if scope > 2 {
+        "off: no process may look into another (see `Yama`)"
+    } else if reaches {
+        "to processes of the user who asks, by the rules of [attach] in the daemon's configuration"
+    } else if scope == 0 {
+        "to processes of the daemon's own user"
+    } else {
+        "off: Yama asks for CAP_SYS_PTRACE, which the daemon has not (see `capabilities`)"
+    };
+    ok("attach", found)
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::path::PathBuf;
@@ -391,7 +444,9 @@ pub(super) mod tests {
                 socket: PathBuf::from("/run/oversub/oversubd.sock"),
                 http: None,
                 uid: 0,
-                capabilities: Vec::new(),
+                capabilities: ["CAP_SYS_PTRACE", "CAP_PERFMON", "CAP_BPF"]
+                    .map(str::to_owned)
+                    .to_vec(),
                 probes: vec![ProbeView {
                     probe: "softgpu".to_owned(),
                     attached: true,
@@ -489,13 +544,14 @@ pub(super) mod tests {
     #[test]
     fn each_hindrance_is_told_by_itself() {
         type Change = fn(&mut Facts);
-        fn view(facts: &mut Facts) -> &mut DriverView {
-            facts.daemon.as_mut().unwrap().driver.as_mut().unwrap()
-        }
         fn device(facts: &mut Facts) -> &mut Device {
             facts.device.as_mut().unwrap()
         }
-        let table: [(&str, Level, Change); 9] = [
+        let table: [(&str, Level, Change); 11] = [
+            ("capabilities", Level::Warn, |facts| {
+                lose(facts, "CAP_SYS_PTRACE");
+            }),
+            ("capabilities", Level::Warn, |facts| lose(facts, "CAP_BPF")),
             ("lockdown", Level::Warn, |facts| {
                 facts.lockdown = Some("confidentiality".to_owned());
             }),
@@ -527,6 +583,43 @@ pub(super) mod tests {
             change(&mut facts);
             assert_eq!(worst(&facts), [(name.to_owned(), level)], "{name}");
         }
+    }
+
+    fn view(facts: &mut Facts) -> &mut DriverView {
+        facts.daemon.as_mut().unwrap().driver.as_mut().unwrap()
+    }
+
+    fn lose(facts: &mut Facts, capability: &str) {
+        let doctor = facts.daemon.as_mut().expect("capable");
+        doctor.capabilities.retain(|held| held != capability);
+    }
+
+    #[test]
+    fn attaching_is_off_where_something_hinders_it_and_says_what() {
+        let found = |change: fn(&mut Facts)| {
+            let mut facts = capable();
+            change(&mut facts);
+            let checks = judge(&facts);
+            let attach = checks.iter().find(|check| check.name == "attach");
+            attach.expect("is judged").found.clone()
+        };
+        assert!(found(|_| {}).starts_with("to processes of the user who asks"));
+        type Change = fn(&mut Facts);
+        let hindered: [(&str, Change); 5] = [
+            ("not loaded", |facts| facts.uvm_module = false),
+            ("`Yama`", |facts| facts.ptrace_scope = Some(3)),
+            ("`capabilities`", |facts| lose(facts, "CAP_SYS_PTRACE")),
+            ("nothing tells", |facts| view(facts).source = Source::None),
+            ("structures", |facts| view(facts).scalar = true),
+        ];
+        for (why, change) in hindered {
+            assert!(found(change).contains(why), "{why}: {}", found(change));
+        }
+        let own = found(|facts| {
+            lose(facts, "CAP_SYS_PTRACE");
+            facts.ptrace_scope = Some(0);
+        });
+        assert!(own.contains("own user"), "{own}");
     }
 
     #[test]
