@@ -84,6 +84,21 @@ pub enum Command {
     /// --json` and `oversub demo --json` printed, and timelines that `oversub simulate
     /// --timeline` wrote. The page is one file that needs no network.
     Report(ReportOptions),
+    /// Steer a program that already runs, from outside
+    ///
+    /// For programs that use managed memory by themselves (cudaMallocManaged: llama.cpp with
+    /// unified memory, RAPIDS, CuPy's managed pool). Nothing is put into the program: the
+    /// daemon takes its descriptor of nvidia-uvm, learns from the driver's faults in which
+    /// order it uses its memory, and has the driver fetch ahead and evict. Programs that do
+    /// not use managed memory are for `oversub run`.
+    ///
+    /// Stays until the program ends or Ctrl-C lets it go; the program runs on either way,
+    /// and its results are never touched. Without a daemon, one is started for as long.
+    ///
+    /// The process must be yours. Besides, the kernel asks for CAP_SYS_PTRACE (the system's
+    /// daemon has it), or kernel.yama.ptrace_scope 0. Another user's process takes root, and
+    /// attach.processes = "all" in the daemon's configuration or --other-user here.
+    Attach(AttachOptions),
     /// Measure what oversub itself costs on this machine
     ///
     /// Everything is measured on the built-in software GPU: what the preloaded library
@@ -169,6 +184,31 @@ pub struct RunOptions {
         value_name = "CMD"
     )]
     pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct AttachOptions {
+    /// Process to attach to
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: u32,
+    /// Return at once and leave it attached (to the system's daemon) until it ends
+    #[arg(long, conflicts_with_all = ["stop", "other_user"])]
+    pub leave: bool,
+    /// Let a process go that was left attached
+    #[arg(long, conflicts_with_all = ["other_user", "json"])]
+    pub stop: bool,
+    /// As root: attach to another user's process, with a daemon of this command's own
+    #[arg(long)]
+    pub other_user: bool,
+    /// Socket of the daemon [default: $OVERSUB_SOCKET or /run/oversub/oversubd.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Print the figures as one JSON object at the end
+    #[arg(long)]
+    pub json: bool,
+    /// Say nothing on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 /// Which device the demo runs on.

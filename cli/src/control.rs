@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use oversubd::control::why::{SessionWhy, WhyQuestion};
-use oversubd::control::{Answer, CONTROL_VERSION, Doctor, Question, Request, SessionView, Status};
+use oversubd::control::{
+    Answer, AttachView, CONTROL_VERSION, Doctor, Question, Request, SessionView, Status,
+};
 
 /// Longest wait for an answer. The daemon answers from memory.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -66,6 +68,30 @@ pub fn why(socket: &Path, question: WhyQuestion) -> Result<Vec<SessionWhy>> {
 pub fn doctor(socket: &Path) -> Result<Doctor> {
     match ask(socket, Question::Doctor)? {
         Answer::Doctor(doctor) => Ok(doctor),
+        other => unexpected(socket, &other),
+    }
+}
+
+/// Has the daemon attach to a process.
+///
+/// # Errors
+/// As [`ask`], or where it cannot.
+pub fn attach(socket: &Path, pid: u32) -> Result<AttachView> {
+    match ask(socket, Question::Attach(pid))? {
+        Answer::Attached(view) => Ok(*view),
+        Answer::Error(reason) => bail!(reason),
+        other => unexpected(socket, &other),
+    }
+}
+
+/// Has the daemon let a process go.
+///
+/// # Errors
+/// As [`attach`].
+pub fn detach(socket: &Path, pid: u32) -> Result<()> {
+    match ask(socket, Question::Detach(pid))? {
+        Answer::Detaching => Ok(()),
+        Answer::Error(reason) => bail!(reason),
         other => unexpected(socket, &other),
     }
 }

@@ -8,6 +8,7 @@
 //! becomes the program it was given, so its status is the program's own.
 
 mod args;
+mod attach;
 mod bench;
 mod control;
 mod demo;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Demo(options) => demo::demo(&options),
+        Command::Attach(options) => attach::attach(&options),
         Command::Run(options) => run::run(&options),
         Command::Simulate(options) => simulate::simulate(&options),
         Command::Plan(options) => plan::plan(&options),

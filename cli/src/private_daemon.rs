@@ -40,6 +40,19 @@ impl PrivateDaemon {
     /// # Errors
     /// As [`PrivateDaemon::start`].
     pub fn start_with(program: &Path, folder: &Path, profile: Option<&Path>) -> Result<Self> {
+        Self::start_for(program, folder, profile, &[])
+    }
+
+    /// As [`PrivateDaemon::start_with`], with more arguments.
+    ///
+    /// # Errors
+    /// As [`PrivateDaemon::start`].
+    pub fn start_for(
+        program: &Path,
+        folder: &Path,
+        profile: Option<&Path>,
+        arguments: &[&str],
+    ) -> Result<Self> {
         let socket = folder.join("oversubd.sock");
         let log = folder.join("oversubd.log");
         let sink = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -52,6 +65,7 @@ impl PrivateDaemon {
             .args(["--http", "none", "--idle-exit", "4294967295"])
             .args(profile.map(|_| "--profile"))
             .args(profile)
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(sink.try_clone()?)
             .stderr(sink)

@@ -8,6 +8,7 @@ use oversubd::control::why::{SessionWhy, WhyQuestion};
 use oversubd::control::{SessionView, Status};
 
 use crate::args::{self, StatusOptions};
+use crate::attach;
 use crate::control;
 use crate::size::Size;
 use crate::why;
@@ -107,11 +108,14 @@ fn text(status: &Status) -> String {
         status.policy,
         status.sessions_opened
     );
-    if status.sessions.is_empty() {
+    if status.sessions.is_empty() && status.attached.iter().all(|view| view.ended.is_some()) {
         text.push_str("no program is connected\n");
     }
     for session in &status.sessions {
         session_text(&mut text, session);
+    }
+    for view in status.attached.iter().filter(|view| view.ended.is_none()) {
+        text.push_str(&attach::text(view));
     }
     if status.sessions_hidden > 0 {
         let _ = writeln!(text, "and {} of other users", status.sessions_hidden);
@@ -205,6 +209,7 @@ mod tests {
             sessions: Vec::new(),
             closed_sessions: Vec::new(),
             sessions_hidden: 2,
+            attached: Vec::new(),
         };
         let text = text(&status);
         assert!(text.contains("no program is connected"), "{text}");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::config::{Config, ConfigError, LogFormat, Policy};
+use crate::config::{AttachProcesses, Config, ConfigError, LogFormat, Policy};
 
 /// Where the configuration lies if none is named and this exists.
 pub const DEFAULT_CONFIG: &str = "/etc/oversub/oversubd.toml";
@@ -41,6 +41,9 @@ pub struct Args {
     /// Begin every session with what this file holds, and leave what it taught there
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+    /// Whose processes may be attached to
+    #[arg(long, value_enum, value_name = "WHOSE")]
+    pub attach: Option<AttachProcesses>,
     /// Load no BPF probes
     #[arg(long)]
     pub no_probes: bool,
@@ -84,6 +87,9 @@ impl Args {
         }
         if let Some(path) = &self.profile {
             config.profiles.file = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+        }
+        if let Some(processes) = self.attach {
+            config.attach.processes = processes;
         }
         if self.no_probes {
             config.probes.mode = crate::config::ProbesMode::Off;

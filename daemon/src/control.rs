@@ -40,6 +40,10 @@ pub enum Question {
     Metrics,
     /// Why blocks are where they are.
     Why(WhyQuestion),
+    /// Steer this process, which runs already, from outside.
+    Attach(u32),
+    /// Let it go.
+    Detach(u32),
 }
 
 /// What is answered.
@@ -54,6 +58,10 @@ pub enum Answer {
     Metrics(String),
     /// To [`Question::Why`]: the sessions that the asker may see, by number.
     Why(Vec<SessionWhy>),
+    /// To [`Question::Attach`].
+    Attached(Box<AttachView>),
+    /// To [`Question::Detach`]: it will be let go.
+    Detaching,
     /// The request was not understood or could not be answered.
     Error(String),
 }
@@ -78,6 +86,45 @@ pub struct Status {
     pub closed_sessions: Vec<SessionView>,
     /// Sessions of other users, which the asker may not see.
     pub sessions_hidden: u64,
+    /// Processes steered from outside that the asker may see, by number, and the last ones
+    /// that were.
+    #[serde(default)]
+    pub attached: Vec<AttachView>,
+}
+
+/// One process that is steered from outside.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AttachView {
+    /// Its number among the attached.
+    pub attachment: u64,
+    /// Process.
+    pub pid: u32,
+    /// User.
+    pub uid: u32,
+    /// Name of the process.
+    pub command: String,
+    /// Where the driver's events come from.
+    pub source: String,
+    /// The device that is steered; none before it has faulted.
+    pub gpu: Option<String>,
+    /// Seconds attached.
+    pub age_s: f64,
+    /// Why it was let go; none: it is attached.
+    pub ended: Option<String>,
+    /// Predictions are good enough to act on.
+    pub steering: bool,
+    /// Managed bytes that the process maps.
+    pub managed_bytes: u64,
+    /// Device bytes that its memory may fill; none while the device was not full.
+    pub capacity_bytes: Option<u64>,
+    /// Bytes moved for it, both ways.
+    pub moved_bytes: u64,
+    /// Requests made again because the driver was busy.
+    pub retries: u64,
+    /// Events of devices other than the one that is steered.
+    pub other_device_events: u64,
+    /// Totals.
+    pub stats: AttachStats,
 }
 
 /// One session.
@@ -205,6 +252,25 @@ mirror! {
     }
 }
 
+mirror! {
+    /// [`engine::FaultStats`] on the wire.
+    AttachStats of engine::FaultStats {
+        faults: u64,
+        uses: u64,
+        predicted: u64,
+        late: u64,
+        prefetched_bytes: u64,
+        evicted_bytes: u64,
+        useful_bytes: u64,
+        wasted_bytes: u64,
+        driver_evictions: u64,
+        refused: u64,
+        blocks_untracked: u64,
+        known_bytes: u64,
+        resident_bytes: u64,
+    }
+}
+
 /// [`engine::Snapshot`] on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // as in the engine
@@ -324,6 +390,9 @@ mod tests {
                 request: Question::Status
             }
         );
+        let attach: Request =
+            serde_json::from_str(r#"{"version":1,"request":{"attach":42}}"#).expect("reads");
+        assert_eq!(attach.request, Question::Attach(42));
         assert!(serde_json::from_str::<Request>(r#"{"version":1,"request":"stop"}"#).is_err());
     }
 

@@ -12,6 +12,7 @@ use oversub_engine::Micros;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::attached::Attachments;
 use crate::clock;
 use crate::config::Config;
 use crate::control::why::{SessionWhy, WhyQuestion};
@@ -38,6 +39,8 @@ pub struct State {
     pub roster: Arc<Roster>,
     /// Probes.
     pub probes: Arc<Probes>,
+    /// Processes steered from outside.
+    pub attached: Arc<Attachments>,
     /// When the daemon started.
     pub started: Micros,
 }
@@ -88,6 +91,7 @@ pub async fn run(config: Config, manner: Manner) -> anyhow::Result<()> {
         metrics: Arc::clone(&metrics),
         roster: Arc::clone(&roster),
         probes: Arc::clone(&probes),
+        attached: Arc::new(Attachments::new(Arc::clone(&config), Arc::clone(&probes))),
         started: clock::now(),
     });
     let control_copy = control_socket.as_fd().try_clone_to_owned()?;
@@ -194,6 +198,7 @@ impl State {
                 .filter(|view| may(view.uid))
                 .collect(),
             sessions_hidden: hidden.len() as u64,
+            attached: self.attached.views(may),
         })
     }
 

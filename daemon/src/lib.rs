@@ -2,9 +2,11 @@
 //!
 //! One launch comes in through [`channel`], is judged and told to the engine by
 //! [`session`], whose commands go back through [`channel`]; [`gpu`] gives each session its
-//! turns. [`serve`] lets programs in and answers questions, whose types are in [`control`].
+//! turns; [`attached`] steers programs that run without oversub's library, from outside.
+//! [`serve`] lets programs in and answers questions, whose types are in [`control`].
 
 pub mod args;
+pub mod attached;
 pub mod channel;
 pub mod clock;
 pub mod config;

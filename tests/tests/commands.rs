@@ -156,3 +156,58 @@ fn help_of_every_command_is_there() {
         );
     }
 }
+
+#[test]
+fn attach_says_why_it_cannot_and_leaves_nothing_behind() {
+    let mut idle = std::process::Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .expect("sleep starts");
+    let pid = idle.id().to_string();
+    let nowhere = "/nonexistent/oversubd.sock";
+    let told = outcome(&mut oversub(&["attach", "--socket", nowhere, &pid]));
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert!(
+        told.err.contains("starting one for this program"),
+        "{told:?}"
+    );
+    assert!(told.err.contains(&format!("process {pid}")), "{told:?}");
+    assert_eq!(told.out, "");
+    let told = outcome(&mut oversub(&[
+        "attach", "--socket", nowhere, "--leave", &pid,
+    ]));
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert!(told.err.contains("needs one that stays"), "{told:?}");
+    idle.kill().expect("killed");
+    idle.wait().expect("waited for");
+    for wrong in [&["attach"][..], &["attach", "0"], &["attach", "x"]] {
+        assert_eq!(outcome(&mut oversub(wrong)).status.code(), Some(2));
+    }
+}
+
+#[test]
+fn attach_serves_through_a_daemon_that_is_there() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket().display().to_string();
+    let own = std::process::id().to_string();
+    let told = outcome(&mut oversub(&["attach", "--socket", &socket, &own]));
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert!(!told.err.contains("starting one"), "{told:?}");
+    assert!(
+        told.err
+            .contains(&format!("cannot attach to process {own}")),
+        "{told:?}"
+    );
+    let told = outcome(&mut oversub(&[
+        "attach",
+        "--socket",
+        &socket,
+        "--other-user",
+        &own,
+    ]));
+    assert_eq!(told.status.code(), Some(2), "{told:?}");
+    let told = outcome(&mut oversub(&[
+        "attach", "--socket", &socket, "--stop", &own,
+    ]));
+    assert!(told.err.contains("not attached"), "{told:?}");
+}

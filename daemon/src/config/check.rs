@@ -25,6 +25,7 @@ impl Config {
             .or_else(|| self.session_violation())
             .or_else(|| self.engine_violation())
             .or_else(|| self.profiles_violation())
+            .or_else(|| self.attach_violation())
     }
 
     /// The address of the HTTP listener; none where it is off.
@@ -135,6 +136,21 @@ impl Config {
                 directory.is_absolute(),
                 "an absolute path",
             )
+        })
+    }
+
+    fn attach_violation(&self) -> Option<Violation> {
+        let attach = &self.attach;
+        between(
+            "attach.max_processes",
+            attach.max_processes.into(),
+            1,
+            256,
+            "1 to 256",
+        )
+        .or_else(|| {
+            let ahead = attach.ahead.0;
+            between("attach.ahead", ahead, 4 << 20, 8 << 30, "4MiB to 8GiB")
         })
     }
 

@@ -38,6 +38,8 @@ pub struct Config {
     pub profiles: ProfilesConfig,
     /// BPF probes.
     pub probes: ProbesConfig,
+    /// Programs steered from outside.
+    pub attach: AttachConfig,
     /// Logs.
     pub log: LogConfig,
 }
@@ -309,6 +311,38 @@ pub enum ProbesMode {
     Bpf,
     /// Probes on soft GPUs, the driver's event queue for everything else.
     Queue,
+    /// None.
+    Off,
+}
+
+/// Which programs may be steered from outside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs)] // as above
+pub struct AttachConfig {
+    pub processes: AttachProcesses,
+    pub max_processes: u32,
+    pub ahead: Size,
+}
+
+impl Default for AttachConfig {
+    fn default() -> Self {
+        Self {
+            processes: AttachProcesses::Own,
+            max_processes: 16,
+            ahead: Size(64 << 20),
+        }
+    }
+}
+
+/// Whose processes may be steered from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum AttachProcesses {
+    /// Those of the user who asks.
+    Own,
+    /// Any, where root asks.
+    All,
     /// None.
     Off,
 }

@@ -1,15 +1,19 @@
 //! The thread that attaches: to soft GPUs and processes as they appear, and to the driver
 //! when its module comes, goes or comes again.
 
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use oversub_bpf::{AttachError, Attached, Trust};
 
 use super::{LOGGED, Shared, lock, plan_options, source};
+use crate::schedule;
 
 /// Requests to attach that may wait; a client that makes more goes without.
 const ATTACH_QUEUE: usize = 64;
@@ -75,6 +79,50 @@ fn run(shared: &Shared, receiver: &Receiver<Wanted>) {
             shared.drain(|_| {});
         }
     }
+}
+
+/// Starts a thread that takes events in as they come, for processes that are steered from
+/// outside, while there are any and no engine thread does it.
+pub(super) fn drain_for_attached(shared: &Arc<Shared>) {
+    let mine = Arc::clone(shared);
+    let thread = std::thread::Builder::new().name("drain".to_owned());
+    let started = thread.spawn(move || {
+        schedule::prefer_short_turns();
+        while wanted(&mine) {
+            let descriptor = lock(&mine.intake)
+                .epoll_fd()
+                .and_then(|descriptor| descriptor.try_clone_to_owned().ok());
+            match descriptor {
+                Some(descriptor) if mine.idle() => wait_for_events(&descriptor),
+                _ => std::thread::sleep(IDLE_DRAIN_INTERVAL),
+            }
+            if mine.idle() {
+                mine.drain(|_| {});
+            }
+        }
+    });
+    if let Err(error) = started {
+        tracing::error!(%error, "cannot start the thread that takes events in");
+        shared.draining.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Somebody is still attached; otherwise the thread counts as ended.
+fn wanted(shared: &Shared) -> bool {
+    let attached = lock(&shared.attached);
+    let wanted = !attached.is_empty();
+    shared.draining.store(wanted, Ordering::Relaxed);
+    wanted
+}
+
+/// Waits until there are events, or for a moment.
+fn wait_for_events(descriptor: &std::os::fd::OwnedFd) {
+    let mut wanted = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
+    // Interrupted or not, the loop looks.
+    let _ = poll(
+        &mut wanted,
+        PollTimeout::from(IDLE_DRAIN_INTERVAL.as_millis() as u16),
+    );
 }
 
 fn attach_softgpu(shared: &Shared, pid: u32, driver_path: &[u8]) {

@@ -24,6 +24,7 @@ use self::source::Source;
 use self::totals::DriverTotals;
 pub use self::translate::Seen;
 use self::translate::translate;
+use crate::attached::{Message, offer};
 use crate::config::{ProbesConfig, ProbesMode};
 use crate::control::{DriverView, ProbeView};
 use crate::driver_metrics::{self, Names};
@@ -47,6 +48,12 @@ struct Shared {
     /// Processes by the driver's address space, as probes told.
     spaces: Mutex<HashMap<u64, u32>>,
     totals: Mutex<DriverTotals>,
+    /// Who is told of the processes that are steered from outside.
+    attached: Mutex<HashMap<u32, SyncSender<Message>>>,
+    /// A thread takes events in for them.
+    draining: AtomicBool,
+    /// Events that found no room there.
+    unheard: AtomicU64,
     /// Some engine thread drains.
     drained: AtomicBool,
 }
@@ -69,12 +76,17 @@ impl Shared {
     fn drain(&self, mut sink: impl FnMut(Seen)) {
         let mut spaces = lock(&self.spaces);
         let mut totals = lock(&self.totals);
+        let attached = lock(&self.attached);
         let drained = lock(&self.intake).drain(&mut |event| {
             // Sessions count what soft GPUs do.
             if event.source == oversub_bpf::Source::Uvm {
                 totals.take(&event);
             }
             if let Some(seen) = translate(&event, &mut spaces) {
+                let listener = seen.process.and_then(|pid| attached.get(&pid));
+                if listener.is_some_and(|messages| !offer(messages, seen)) {
+                    self.unheard.fetch_add(1, Ordering::Relaxed);
+                }
                 sink(seen);
             }
         });
@@ -107,6 +119,9 @@ impl Probes {
             intake: Mutex::new(Intake::start(&plan)),
             spaces: Mutex::default(),
             totals: Mutex::default(),
+            attached: Mutex::default(),
+            draining: AtomicBool::new(false),
+            unheard: AtomicU64::new(0),
             drained: AtomicBool::new(false),
         });
         let attach = match shared.config.mode {
@@ -155,6 +170,44 @@ impl Probes {
     /// Opens, soon, the driver's event queue of this process, where that is the source.
     pub fn observe_process(&self, pid: u32) {
         self.ask(pid, Wanted::Process(pid));
+    }
+
+    /// Makes sure that there is a source of events of a process that has no session.
+    ///
+    /// # Errors
+    /// There is none; the text says why and what to do.
+    pub fn observe_attached(&self, pid: u32) -> Result<Source, String> {
+        let (source, reason) = self.shared.source();
+        match source {
+            Source::Probes => match self.shared.trust() {
+                Trust::Scalar(reason) => Err(format!(
+                    "the probes do not know this driver's structures ({reason}), so they cannot \
+                     tell when the device is full: set probes.mode to \"queue\""
+                )),
+                _ => Ok(source),
+            },
+            Source::Queue => {
+                let opened = lock(&self.shared.intake).observe_process(pid);
+                opened.map(|_| source).map_err(|error| error.to_string())
+            }
+            Source::None => Err(format!("nothing tells what the driver does: {reason}")),
+        }
+    }
+
+    /// Sends what is seen of a process to `messages` too, until [`Probes::leave_attached`].
+    pub fn tell(&self, pid: u32, messages: SyncSender<Message>) {
+        let mut attached = lock(&self.shared.attached);
+        attached.insert(pid, messages);
+        // Under the lock, under which that thread decides to end.
+        if !self.shared.draining.swap(true, Ordering::Relaxed) {
+            attach::drain_for_attached(&self.shared);
+        }
+    }
+
+    /// Nobody wants to hear of this process any more; what was opened for it is closed.
+    pub fn leave_attached(&self, pid: u32) {
+        lock(&self.shared.attached).remove(&pid);
+        lock(&self.shared.intake).leave_process(pid);
     }
 
     fn ask(&self, pid: u32, wanted: Wanted) {
@@ -232,6 +285,7 @@ impl Probes {
             .drops()
             .saturating_add(intake.undecodable())
             .saturating_add(lost)
+            .saturating_add(self.shared.unheard.load(Ordering::Relaxed))
     }
 
     /// So many events found no room on their way to another engine thread.

@@ -13,6 +13,8 @@ const MAX_SPACES: usize = 4096;
 pub struct Seen {
     /// The process; none where it is not known.
     pub process: Option<u32>,
+    /// The driver's number of the device; 0: not known, or the host.
+    pub processor: u16,
     /// What it was.
     pub event: Event<'static>,
 }
@@ -38,6 +40,7 @@ pub(super) fn translate(event: &ProbeEvent, spaces: &mut HashMap<u64, u32>) -> O
         spaces.remove(&event.space);
     }
     let process = event.tgid.or_else(|| spaces.get(&event.space).copied());
+    let processor = event.processor;
     let event = match event.what {
         What::Fault {
             address,
@@ -88,7 +91,11 @@ pub(super) fn translate(event: &ProbeEvent, spaces: &mut HashMap<u64, u32>) -> O
             return None;
         }
     };
-    Some(Seen { process, event })
+    Some(Seen {
+        process,
+        processor,
+        event,
+    })
 }
 
 fn cause_of(cause: DriverCause, direction: Direction) -> Cause {

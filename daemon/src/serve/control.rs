@@ -74,6 +74,19 @@ async fn answer(question: Question, uid: u32, state: &State) -> Answer {
             Some(sessions) => Answer::Why(sessions),
             None => Answer::Error("an engine thread does not answer".to_owned()),
         },
+        Question::Attach(pid) => {
+            let attached = Arc::clone(&state.attached);
+            // It looks into /proc and asks the driver: milliseconds.
+            match tokio::task::spawn_blocking(move || attached.attach(pid, uid)).await {
+                Ok(Ok(view)) => Answer::Attached(Box::new(view)),
+                Ok(Err(reason)) => Answer::Error(reason),
+                Err(error) => Answer::Error(format!("attaching failed: {error}")),
+            }
+        }
+        Question::Detach(pid) => match state.attached.detach(pid, uid) {
+            Ok(()) => Answer::Detaching,
+            Err(reason) => Answer::Error(reason),
+        },
         Question::Doctor => Answer::Doctor(state.doctor()),
         Question::Metrics => match state.metrics_text().await {
             Ok(text) => Answer::Metrics(text),

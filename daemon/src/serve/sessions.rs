@@ -339,7 +339,7 @@ async fn read_message(connection: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// The name of a process; it may choose any, so only what can be shown.
-fn command_of(pid: u32) -> String {
+pub(crate) fn command_of(pid: u32) -> String {
     clean(&std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default())
 }
 

@@ -157,6 +157,22 @@ impl Device {
         })
     }
 
+    /// Allocates managed memory, freed when dropped. Its content is undefined.
+    pub fn allocate_managed(&self, bytes: u64) -> anyhow::Result<Memory<'_>> {
+        let global = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
+        // SAFETY: the context is current; the memory is freed once, in `Memory::drop`.
+        let address = unsafe { result::malloc_managed(bytes as usize, global) }
+            .map_err(describe)
+            .with_context(|| format!("cannot allocate {} of managed memory", in_mib(bytes)))?;
+        self.footprint
+            .change(&self.footprint.plain, |live| live + whole_blocks(bytes));
+        Ok(Memory {
+            device: self,
+            address: Address(address),
+            bytes,
+        })
+    }
+
     /// Allocates in stream order; free with [`Device::free_in_stream`].
     pub fn allocate_in_stream(&self, bytes: u64) -> anyhow::Result<Address> {
         // SAFETY: the stream is this device's.

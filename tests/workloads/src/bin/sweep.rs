@@ -16,6 +16,10 @@ use oversub_workloads::sweep::{CHUNK_WORDS, Step, chunks, fill_seed, reference, 
 struct Arguments {
     #[command(flatten)]
     common: Common,
+
+    /// Keep the state in managed memory, as programs do that oversubscribe by themselves
+    #[arg(long)]
+    managed: bool,
 }
 
 fn main() -> ExitCode {
@@ -32,7 +36,11 @@ fn sweep(arguments: &Arguments) -> anyhow::Result<Report> {
     let words = state_words(bytes.unwrap_or(768 * MIB))?;
     let iterations = iterations.unwrap_or(10);
     let device = Device::open()?;
-    let state = device.allocate(words * 4)?;
+    let state = if arguments.managed {
+        device.allocate_managed(words * 4)?
+    } else {
+        device.allocate(words * 4)?
+    };
     for (first, count) in chunks(words, CHUNK_WORDS) {
         device.fill_u32(state.word(first), count, first as u32, fill_seed(seed))?;
     }
