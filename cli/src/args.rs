@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "demo", "run", "simulate", "plan", "report", "bench", "status", "doctor"
+                "demo", "run", "simulate", "plan", "report", "attach", "bench", "status", "doctor"
             ]
         );
     }
