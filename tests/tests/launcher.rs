@@ -268,7 +268,13 @@ fn a_profile_is_kept_used_again_and_refused_by_name_when_damaged() {
     let first = run();
     assert!(!first.err.contains("without a profile"), "{}", first.err);
     let kept = wait_for("the profile to be kept", || std::fs::read(&profile).ok());
+    let written = || std::fs::metadata(&profile).and_then(|file| file.modified());
+    let before = written().expect("it has been written");
     assert!(!run().err.contains("without a profile"));
+    // Written when the daemon sees the program gone, which may be later than we do.
+    wait_for("the profile to be written again", || {
+        written().ok().filter(|&now| now != before)
+    });
     std::fs::write(&profile, &kept[..kept.len() / 2]).expect("damages the profile");
     let damaged = run();
     let refusal = damaged.err.lines().find(|line| line.contains(&path));
