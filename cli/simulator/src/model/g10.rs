@@ -12,14 +12,15 @@
 //! - Served in this order: ordered evictions; faults from the SSD, from the host, without
 //!   content; orders from the SSD, from the host, without content.
 //! - A queued prefetch counts as under way: its block is no fault, the launch waits for it,
-//!   and once the launch does it takes its frame like a fault.
+//!   and once the launch does it takes its frame like a fault. So do all orders, until the
+//!   launch has what it needs, once it waits and no order finds a victim (`lockup`).
 //! - The oldest block by arrival leaves, whatever it holds; dropped content costs nothing but
 //!   keeps its frame until it is the oldest.
 //! - Content that nobody wrote lies on the SSD at first (weights).
 //!
 //! Choices: whole blocks of 2 MiB move where the artifact moves 4 KiB pages in batches of 50
 //! of 13 us; a block's transfer begins when its frame is free. What the running launch has
-//! had and loses comes back before its end under `deepum-plus` and `g10`: the code puts such
+//! had and loses comes back before its end under `deepum-plus` alone: the code puts such
 //! pages into the fault queue whatever the policy, but the published traffic of `lru` is
 //! what it is without (Inceptionv3: 127.55 GiB in; without 127.59, with 139.04), and that of
 //! `deepUM` leaves and comes in equal parts, which it does only with. The profiled times with
@@ -94,6 +95,8 @@ pub(super) struct Artifact {
     launch: u32,
     absent: u32,
     end: Nanos,
+    /// Until the running launch has all it needs, orders take their frames like faults.
+    lockup: bool,
     /// The room that is being made is for a prefetch that its launch does not wait for.
     pub room_for_prefetch: bool,
 }
@@ -110,13 +113,18 @@ impl Artifact {
         (self.absent == 0).then_some(self.end)
     }
 
-    /// An order that takes its frame like a fault: what it brings is needed now, or the
-    /// launch waits and nothing moves (the artifact's way out of a lockup).
+    /// An order that takes its frame like a fault: what it brings is needed now, or there
+    /// is no other way on.
     fn urgent(&self, block: Block) -> bool {
         let need = self.needs.get(block.index());
         let needed = need.is_some_and(|need| need.launch == self.launch && need.absent);
-        let idle = self.moment() == Nanos::NEVER && self.faults.iter().all(VecDeque::is_empty);
-        needed || self.absent > 0 && idle
+        needed || self.lockup
+    }
+
+    /// The launch waits for orders, and nothing moves.
+    fn locked_up(&self) -> bool {
+        let nothing = self.moment() == Nanos::NEVER && self.faults.iter().all(VecDeque::is_empty);
+        self.absent > 0 && nothing && self.orders.iter().any(|queue| !queue.is_empty())
     }
 
     /// Drops the orders that are queued; gives them to be settled.
@@ -140,6 +148,7 @@ impl Model<'_> {
             .resize(self.program.blocks(), Need::default());
         artifact.launch = stamp;
         artifact.absent = 0;
+        artifact.lockup = false;
         let mut needed = Vec::new();
         for access in accesses {
             self.first_content(access);
@@ -277,6 +286,7 @@ impl Model<'_> {
         if self.lacks(block, need.leaves).is_empty() {
             self.artifact.needs[block.index()].absent = false;
             self.artifact.absent -= 1;
+            self.artifact.lockup &= self.artifact.absent > 0;
             self.artifact.end = self.artifact.end.max(self.now);
         } else {
             let class = self.class(block);

@@ -43,6 +43,10 @@ impl Model<'_> {
         self.artifact.room_for_prefetch = true;
         let made = prefetches > 0 && self.make_room(first + prefetches, victim);
         self.artifact.room_for_prefetch = false;
+        if !made && !self.artifact.lockup && self.artifact.locked_up() {
+            self.artifact.lockup = true;
+            return true;
+        }
         made
     }
 

@@ -42,8 +42,13 @@ pub(super) const ENTRY: Entry = Entry {
 fn make<'p>(machine: &Machine, future: Future<'p>) -> Box<dyn FuturePolicy + 'p> {
     let gaps = Gaps::of(future);
     let script = plan(machine, &gaps, future.program);
-    let scripted = Scripted::new(future.program, gaps, script, Room::Take, Fallback::Driver);
-    Box::new(scripted.brings_back())
+    Box::new(Scripted::new(
+        future.program,
+        gaps,
+        script,
+        Room::Take,
+        Fallback::Driver,
+    ))
 }
 
 /// Percent of the device that the plan fills.

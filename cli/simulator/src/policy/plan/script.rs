@@ -76,7 +76,6 @@ pub(in crate::policy) struct Scripted<'p> {
     script: Script,
     room: Room,
     furthest: Option<Furthest<'p>>,
-    brings_back: bool,
     evicted: usize,
     evicted_deep: usize,
     prefetched: usize,
@@ -96,18 +95,9 @@ impl<'p> Scripted<'p> {
             script,
             room,
             furthest: (fallback == Fallback::Furthest).then(|| Furthest::new(program)),
-            brings_back: false,
             evicted: 0,
             evicted_deep: 0,
             prefetched: 0,
-        }
-    }
-
-    /// On the `g10` machine, what the running launch loses comes back before its end.
-    pub fn brings_back(self) -> Self {
-        Self {
-            brings_back: true,
-            ..self
         }
     }
 
@@ -144,7 +134,6 @@ impl FuturePolicy for Scripted<'_> {
             furthest.notice(&notice);
         }
         match notice {
-            FutureNotice::Begin if self.brings_back => desk.bring_back(),
             FutureNotice::Starting(launch) => self.starting(launch.0, desk),
             FutureNotice::Dead(pieces) => drop_dead(pieces, desk),
             _ => {}
