@@ -31,6 +31,9 @@ pub struct Figures {
     pub fault_reduction: f64,
     /// Bytes moved, in parts of what the driver alone moves.
     pub bytes_ratio: f64,
+    /// The longer run had no fewer faults and moved no fewer bytes than the shorter one;
+    /// otherwise the two differ by more than their length, and the figures say nothing.
+    pub is_steady: bool,
 }
 
 /// Faults and bytes between the end of the shorter run and of the longer one.
@@ -90,6 +93,7 @@ pub fn figures(plan: &Plan, answer: &Answer, figure: &Figure) -> Option<Figures>
         checksum_ok: runs.iter().all(|(_, counts)| counts.ok),
         fault_reduction: 1.0 - steered.0 / driver.0,
         bytes_ratio: steered.1 / driver.1,
+        is_steady: steered.0 >= 0.0 && steered.1 >= 0.0,
     })
 }
 
@@ -103,6 +107,13 @@ pub fn wrong_with(figure: &Figure, figures: &Figures) -> Vec<String> {
     let mut wrong = Vec::new();
     if !figures.checksum_ok {
         wrong.push(format!("{}: a result is wrong", figure.name));
+    }
+    if !figures.is_steady {
+        wrong.push(format!(
+            "{}: the longer run had fewer faults or bytes than the shorter one, which leaves \
+             nothing to compare",
+            figure.name
+        ));
     }
     if *fault_reduction < figure.least_reduction {
         wrong.push(format!(
@@ -193,6 +204,7 @@ mod tests {
             checksum_ok: true,
             fault_reduction: 0.95,
             bytes_ratio: 0.25,
+            is_steady: true,
         };
         assert_eq!(figures(&plan, &answer, &SWEEP), Some(expected));
         let train = Figure {
@@ -209,6 +221,7 @@ mod tests {
             checksum_ok: true,
             fault_reduction: 0.96,
             bytes_ratio: 0.49,
+            is_steady: true,
         };
         assert_eq!(wrong_with(&SWEEP, &good), Vec::<String>::new());
         for bad in [
@@ -222,6 +235,11 @@ mod tests {
             },
             Figures {
                 bytes_ratio: 0.51,
+                ..good
+            },
+            Figures {
+                fault_reduction: 2.0,
+                is_steady: false,
                 ..good
             },
         ] {
