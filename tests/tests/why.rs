@@ -2,12 +2,12 @@
 //! launch, and of a program that runs.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use oversub_tests::daemon::{Daemon, control};
-use oversub_tests::program::{Outcome, finish, outcome, oversub, wait_for};
+use oversub_tests::program::{Outcome, outcome, oversub, wait_for};
 use oversub_tests::trace::{BLOCK, sweep, write};
-use oversub_tests::workload::{Workload, assert_right, stats_file};
+use oversub_tests::workload::{Workload, stats_file};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -74,6 +74,7 @@ fn of_every_block_of_a_simulated_program_it_is_said_why_it_is_there() {
                 }
             }
             (Some("incoming" | "outgoing"), Some("under-way")) => {}
+            (_, Some("left-alone")) => {}
             other => panic!("{other:?}: {answer}"),
         }
     }
@@ -191,6 +192,16 @@ fn the_plan_is_in_the_timeline_with_its_deadlines() {
     }
 }
 
+/// A program that is ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// What `oversub status --why` says of a daemon's sessions.
 fn why(daemon: &Daemon, arguments: &[&str]) -> Outcome {
     outcome(
@@ -206,12 +217,14 @@ fn of_a_running_program_it_is_said_why_its_blocks_moved() {
     let daemon = Daemon::start();
     let (_folder, path) = stats_file();
     let socket = daemon.socket().to_string_lossy().into_owned();
-    let child = Workload::new("sweep", 1.5, 60)
+    // Long enough to be asked, however slow the machine is; it ends with the test.
+    let program = Workload::new("sweep", 1.5, 100_000)
         .under_oversub(&["--quiet", "--socket", &socket], &path)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let _program = Running(program);
     // An eviction for the sake of a fetch comes once the cycle is known.
     let evicted = wait_for("an eviction with its reason", || {
         let told = why(&daemon, &["--json", "--newest", "500"]);
@@ -248,7 +261,6 @@ fn of_a_running_program_it_is_said_why_its_blocks_moved() {
     let other = why(&daemon, &["--session", "999"]);
     assert_eq!(other.status.code(), Some(1), "{other:?}");
     assert!(other.err.contains("session 999"), "{other:?}");
-    assert_right(&finish(child));
 }
 
 #[test]
