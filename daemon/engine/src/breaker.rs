@@ -31,7 +31,7 @@ const START_BYTES: u64 = 32 * BLOCK_BYTES;
 const START_SHARE: u64 = 16;
 /// Launches that it stays open at first, and at most.
 const OPEN_LAUNCHES: (u64, u64) = (256, 1 << 16);
-/// Or for so many times the bytes of a trial, moved by faults, for each launch of the above.
+/// Or until faults have moved so many times the bytes of a trial; longer as the launches are.
 const OPEN_TRIALS: u64 = 64;
 
 /// Judges prefetches.
