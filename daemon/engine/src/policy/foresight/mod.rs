@@ -52,8 +52,9 @@ impl Policy for Foresight {
             .progress
             .estimate(now, within.filter(|&first| first < TICKS));
         if !world.without.feedback {
-            let faulted = stats.migrated_in_bytes[Cause::Fault as usize]
-                + stats.migrated_in_bytes[Cause::Density as usize];
+            let [by_fault, by_density] =
+                [Cause::Fault, Cause::Density].map(|cause| stats.migrated_in_bytes[cause as usize]);
+            let faulted = by_fault.saturating_add(by_density);
             self.breaker
                 .judge((world.floor(), faulted), &world.usefulness, world.capacity);
             stats.breaker_opened = self.breaker.opened();
