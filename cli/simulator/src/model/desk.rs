@@ -6,7 +6,7 @@ use super::Model;
 use super::blocks::{Frame, ListName};
 use super::lane::{Order, Want};
 use crate::class::Ticket;
-use crate::machine::Machine;
+use crate::machine::{Machine, Rules};
 use crate::trace::{Block, Piece};
 use crate::units::{Leaves, Nanos, Region};
 
@@ -61,6 +61,9 @@ impl State for Model<'_> {
     }
 
     fn order_in(&mut self, block: Block, want: Want, ticket: Ticket, first: bool) -> bool {
+        if self.machine.rules == Rules::G10 {
+            return self.artifact_order(block, want, ticket, first);
+        }
         let state = self.blocks.get_mut(block);
         if !state.allocated || state.queued_in {
             return false;
@@ -76,6 +79,7 @@ impl State for Model<'_> {
             ticket,
             first,
             bytes,
+            parts: Leaves::NONE,
         });
         true
     }
@@ -93,6 +97,7 @@ impl State for Model<'_> {
             ticket,
             first,
             bytes,
+            parts: Leaves::NONE,
         });
         true
     }

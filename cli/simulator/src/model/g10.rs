@@ -11,9 +11,11 @@
 //!   rate; whatever needs a frame has the oldest block leave while others come.
 //! - Served in this order: ordered evictions; faults from the SSD, from the host, without
 //!   content; orders from the SSD, from the host, without content.
-//! - A queued prefetch counts as under way: its block is no fault, the launch waits for it,
-//!   and once the launch does it takes its frame like a fault. So do all orders, until the
+//! - A queued prefetch counts as under way: what it brings is no fault, the launch waits for
+//!   it, and once the launch does it takes its frame like a fault. So do all orders, until the
 //!   launch has what it needs, once it waits and no order finds a victim (`lockup`).
+//! - Pages are queued one by one, and so are a block's parts here: tensors that share a block
+//!   at their edges do not wait for each other.
 //! - The oldest block by arrival leaves, whatever it holds; dropped content costs nothing but
 //!   keeps its frame until it is the oldest.
 //! - Content that nobody wrote lies on the SSD at first (weights).
@@ -34,6 +36,7 @@ mod serve;
 
 use std::collections::VecDeque;
 
+use crate::class::Ticket;
 use crate::trace::{Access, Block};
 use crate::units::{Leaves, Nanos, Rate};
 
@@ -92,6 +95,8 @@ pub(super) struct Artifact {
     /// Ordered evictions: to the SSD, and wherever there is room.
     evictions: [VecDeque<Order>; 2],
     needs: Vec<Need>,
+    /// Parts of each block that are in the queues of orders.
+    queued: Vec<Leaves>,
     launch: u32,
     absent: u32,
     end: Nanos,
@@ -129,7 +134,13 @@ impl Artifact {
 
     /// Drops the orders that are queued; gives them to be settled.
     pub fn cancel(&mut self) -> impl Iterator<Item = Order> + '_ {
+        self.queued.fill(Leaves::NONE);
         self.orders.iter_mut().flat_map(|queue| queue.drain(..))
+    }
+
+    /// Parts of a block that an order is queued for.
+    fn queued(&self, block: Block) -> Leaves {
+        self.queued.get(block.index()).copied().unwrap_or_default()
     }
 }
 
@@ -173,15 +184,23 @@ impl Model<'_> {
             need.absent = true;
             artifact.absent += 1;
             let state = *self.blocks.get(block);
-            if state.queued_in || state.frame == Frame::Incoming || state.locked {
-                // In flight, as queued hints are in the artifact: not a fault.
+            let mut under_way = artifact.queued(block);
+            if state.frame == Frame::Incoming || state.locked {
+                under_way |= state.moving;
+            }
+            // In flight, as queued hints are in the artifact: not a fault.
+            let whole = lacking;
+            let lacking = lacking.minus(under_way);
+            if lacking.is_empty() {
                 continue;
             }
             if state.frame == Frame::Held && (lacking & state.on_host()).is_empty() {
                 // Its frame was never taken: the pages are there.
                 self.populate(block, lacking);
-                artifact.needs[block.index()].absent = false;
-                artifact.absent -= 1;
+                if lacking == whole {
+                    artifact.needs[block.index()].absent = false;
+                    artifact.absent -= 1;
+                }
                 continue;
             }
             if state.frame == Frame::Outgoing {
@@ -283,15 +302,59 @@ impl Model<'_> {
         if need.launch != self.artifact.launch || !need.absent {
             return;
         }
-        if self.lacks(block, need.leaves).is_empty() {
+        let lacking = self.lacks(block, need.leaves);
+        if lacking.is_empty() {
             self.artifact.needs[block.index()].absent = false;
             self.artifact.absent -= 1;
             self.artifact.lockup &= self.artifact.absent > 0;
             self.artifact.end = self.artifact.end.max(self.now);
-        } else {
+        } else if !lacking.minus(self.artifact.queued(block)).is_empty() {
             let class = self.class(block);
             self.artifact.faults[class].push_back(block);
         }
+    }
+
+    /// Queues what an order wants of a block and no other does: the artifact queues pages.
+    pub(super) fn artifact_order(
+        &mut self,
+        block: Block,
+        want: Want,
+        ticket: Ticket,
+        first: bool,
+    ) -> bool {
+        let blocks = self.program.blocks();
+        self.artifact.queued.resize(blocks, Leaves::NONE);
+        let state = self.blocks.get_mut(block);
+        let parts = match want {
+            Want::Prefetch(_) if state.populated.is_empty() => Leaves::ALL,
+            Want::Prefetch(_) => state.populated.minus(state.device),
+            Want::Populate(leaves, _) => leaves.minus(state.populated),
+            Want::Evict | Want::EvictDeep => Leaves::NONE,
+        };
+        let parts = parts.minus(self.artifact.queued[block.index()]);
+        if !state.allocated || parts.is_empty() {
+            return false;
+        }
+        state.queued_in = true;
+        let bytes = (parts & state.populated).bytes();
+        self.artifact.queued[block.index()] |= parts;
+        self.lane_in.push(Order {
+            block,
+            want,
+            ticket,
+            first,
+            bytes,
+            parts,
+        });
+        true
+    }
+
+    /// An order is not queued any more.
+    fn unqueue(&mut self, order: Order) {
+        self.lane_in.queued_bytes -= order.bytes;
+        let queued = &mut self.artifact.queued[order.block.index()];
+        *queued = queued.minus(order.parts);
+        self.blocks.get_mut(order.block).queued_in = !queued.is_empty();
     }
 
     /// Begins what can begin now.

@@ -52,6 +52,8 @@ pub(super) struct Order {
     pub first: bool,
     /// Counted as queued.
     pub bytes: u64,
+    /// Parts of the block that it queues; only the `g10` machine's rules tell them apart.
+    pub parts: Leaves,
 }
 
 /// What is being moved.

@@ -97,10 +97,34 @@ impl<'p> DeepUmPlus<'p> {
         self.stalled = false;
         self.ahead = self.ahead.max((launch + DEGREE).min(launches));
         while self.ahead <= launch + DEGREE && self.ahead < launches {
-            self.prefetch(Launch(self.ahead), desk);
+            if self.artifact {
+                self.ask(Launch(self.ahead), desk);
+            } else {
+                self.prefetch(Launch(self.ahead), desk);
+            }
             self.ahead += 1;
         }
         self.make_room(desk);
+    }
+
+    /// Asks for all that a launch lacks, part by part, as the artifact does page by page.
+    fn ask(&mut self, launch: Launch, desk: &mut Desk<'_>) {
+        self.pieces.clear();
+        self.blocks.clear();
+        for access in self.program.accesses(launch) {
+            let block = access.block;
+            let lacking = access.leaves.minus(desk.resident(block));
+            let away = desk.missing(block);
+            if desk.place(block) == Place::Outgoing || !(away & lacking).is_empty() {
+                self.blocks.push(block);
+            }
+            let leaves = lacking.minus(away);
+            if !leaves.is_empty() {
+                self.pieces.push(Piece { block, leaves });
+            }
+        }
+        desk.populate(&self.pieces, Room::Take);
+        desk.prefetch(&self.blocks, Room::Take);
     }
 
     fn prefetch(&mut self, launch: Launch, desk: &mut Desk<'_>) {
@@ -129,17 +153,6 @@ impl<'p> DeepUmPlus<'p> {
                     *waiting = true;
                 }
             }
-        }
-        if self.artifact {
-            for piece in &self.pieces {
-                self.waiting[piece.block.index()] = false;
-            }
-            for block in &self.blocks {
-                self.waiting[block.index()] = false;
-            }
-            desk.populate(&self.pieces, Room::Take);
-            desk.prefetch(&self.blocks, Room::Take);
-            return;
         }
         let (waiting, count) = (&self.waiting, &mut self.waiting_count);
         let mut remember = |ticket, blocks: &mut dyn Iterator<Item = Block>| {

@@ -131,15 +131,15 @@ impl Model<'_> {
         let head = self.fetch(order.block, wanted, Why::Order(order.ticket));
         if head == Head::Moved {
             self.artifact.orders[class].pop_front();
-            self.lane_in.queued_bytes -= order.bytes;
-            self.blocks.get_mut(order.block).queued_in = false;
+            self.unqueue(order);
+            // What it was to give pages may have content elsewhere by now.
+            self.present(order.block);
         }
         (head, room)
     }
 
     fn ordered(&mut self, order: Order) {
-        self.lane_in.queued_bytes -= order.bytes;
-        self.blocks.get_mut(order.block).queued_in = false;
+        self.unqueue(order);
         self.settle(order.ticket);
         self.present(order.block);
     }

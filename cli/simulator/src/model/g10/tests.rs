@@ -210,3 +210,35 @@ fn a_block_that_comes_leaves_its_place_on_a_full_host_to_the_next_that_goes() {
     assert_eq!(time, 1200 + 1200 + 500 + 100 + 100);
     assert_eq!(totals.bytes_out, 4 * BLOCK_BYTES);
 }
+
+#[test]
+fn parts_of_a_block_are_queued_one_by_one() {
+    // Two parts of block 0 are asked for at once and come; a third is queued behind what has
+    // to wait for room, which the launch that needs the second does not wait for.
+    let second = Region {
+        address: BASE + BLOCK_BYTES / 8,
+        bytes: BLOCK_BYTES / 8,
+    };
+    let program = program(&[
+        (1000, &[], &[blocks(8, 2)]),
+        (1000, &[], &[]),
+        (10, &[], &[second]),
+    ]);
+    let part = |block, leaves| Piece {
+        block: Block(block),
+        leaves: Leaves(leaves),
+    };
+    let (time, totals) = played(&program, &machine(2), |notice, desk| match notice {
+        FutureNotice::Starting(Launch(1)) => {
+            desk.populate(&[part(0, 0xf), part(0, 0xf0)], Room::Take);
+        }
+        FutureNotice::Starting(Launch(2)) => {
+            assert_eq!(desk.resident(Block(0)), Leaves(0xff));
+            desk.populate(&[part(1, 0xf), part(0, 0xf00)], Room::Take);
+        }
+        _ => {}
+    });
+    assert_eq!(time, 1200 + 1000 + 10);
+    // Only the first launch's two blocks.
+    assert_eq!(totals.faults, 64);
+}

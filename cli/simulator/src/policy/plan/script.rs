@@ -58,8 +58,8 @@ pub(in crate::policy) fn drop_dead(pieces: &[Piece], desk: &mut Desk<'_>) {
 /// died meanwhile.
 pub(in crate::policy) fn populate_births(gaps: &Gaps, launch: u32, desk: &mut Desk<'_>) {
     let last = (launch + 1).min(gaps.launches() - 1);
-    let bare =
-        |piece: &&Piece| matches!(desk.place(piece.block), Place::Unpopulated | Place::Device);
+    // Of one that is coming, other parts may have been asked for.
+    let bare = |piece: &&Piece| !matches!(desk.place(piece.block), Place::Host | Place::Outgoing);
     let born: Vec<Piece> = (launch..=last)
         .flat_map(|at| gaps.births(at))
         .filter(bare)
