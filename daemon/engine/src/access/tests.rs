@@ -1,6 +1,6 @@
 use super::*;
 use crate::world::window::Window;
-use crate::{FunctionId, Seq, StreamId};
+use crate::{BlockId, FunctionId, Seq, StreamId};
 
 const ALLOCATION: u64 = 0x100 * BLOCK_BYTES;
 /// Argument 0 of function 3, which points to it.

@@ -1,0 +1,165 @@
+//! What is learned of accesses from faults and from their absence, and how it is kept from one
+//! run to the next.
+
+use super::correction::{CORRECTIONS, STRIKES};
+use super::{Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD};
+use crate::identity::UNKNOWN;
+use crate::profile::{Corrected, Profile};
+use crate::units::{BLOCK_BYTES, BlockId};
+use crate::world::block::Extent;
+use crate::world::memory::Memory;
+use crate::world::window::Pending;
+
+/// Absent blocks from which it can be told whether a launch uses all of its arguments.
+const OBSERVED_BLOCKS: u64 = 16;
+
+impl Accesses {
+    /// Of `absent` blocks in the loose memory of a launch of `function`, it touched so many.
+    pub(crate) fn observe(&mut self, function: u32, absent: u64, touched: u64) {
+        let full = self.regular.len() >= self.limit && !self.regular.contains_key(&function);
+        if absent < OBSERVED_BLOCKS || full {
+            return;
+        }
+        if touched * 2 < absent {
+            self.regular.insert(function, false);
+        } else if touched * 8 >= absent * 7 {
+            self.regular.entry(function).or_insert(true);
+        }
+    }
+
+    /// A block faulted while `launch` ran, though it was not expected. `words` are the
+    /// pointer arguments of the launch, by word.
+    pub(crate) fn missed(
+        &mut self,
+        launch: &Pending,
+        block: BlockId,
+        arguments: &[Argument],
+        memory: &Memory,
+    ) {
+        let place = memory
+            .name_at(block.address())
+            .map(|(name, offset)| (name, offset / BLOCK_BYTES));
+        // One that was declared and then taken out says nothing of extents.
+        let taken_out = place
+            .and_then(|place| self.corrections.get(&launch.exec)?.absent.get(&place))
+            .is_some_and(|&strikes| strikes >= STRIKES);
+        let before = arguments
+            .iter()
+            .filter(|argument| argument.address / BLOCK_BYTES <= block.0)
+            .max_by_key(|argument| argument.address);
+        if let Some(argument) = before
+            && taken_out
+        {
+            self.scatter.came_back(argument.function, argument.word);
+        }
+        if let Some(argument) = before
+            && !taken_out
+            && self.wide.len() < self.limit * 4
+        {
+            let key = (argument.function, argument.word);
+            let each = self.wide.entry(key).or_insert(BYTES_PER_THREAD);
+            *each = (*each * 2).min(MOST_BYTES_PER_THREAD * 2);
+        }
+        if let Some(argument) = before
+            && !taken_out
+            && memory.is_cut(argument.address)
+            && let Some(habit) = self.habits.get_mut(&(argument.function, argument.word))
+        {
+            let needed = block.address() + BLOCK_BYTES - argument.address;
+            if habit.reach < needed {
+                // What goes on this far goes on: twice as much the next time.
+                habit.reach = needed.max(habit.reach.saturating_mul(2));
+            }
+        }
+        if before.is_some_and(|argument| memory.has_landmarks(argument.address))
+            && !taken_out
+            && launch.exec != UNKNOWN
+            && self.beyond.len() < self.limit
+        {
+            self.beyond.insert(launch.exec, ());
+        }
+        let Some(place) = place else {
+            return;
+        };
+        if launch.exec == UNKNOWN
+            || (self.corrections.len() >= self.limit
+                && !self.corrections.contains_key(&launch.exec))
+        {
+            return;
+        }
+        let correction = self.corrections.entry(launch.exec).or_default();
+        let before = correction.places();
+        correction.absent.remove(&place);
+        correction.add(place);
+        self.places = self.places + correction.places() - before;
+    }
+
+    /// A block was expected by a launch that is over, was not on the device and did not
+    /// fault: the launch left it alone.
+    pub(crate) fn left_alone(&mut self, exec: u32, block: BlockId, memory: &Memory) {
+        let Some((name, offset)) = memory.name_at(block.address()) else {
+            return;
+        };
+        if exec == UNKNOWN
+            || (self.corrections.len() >= self.limit && !self.corrections.contains_key(&exec))
+        {
+            return;
+        }
+        let place = (name, offset / BLOCK_BYTES);
+        let correction = self.corrections.entry(exec).or_default();
+        let before = correction.places();
+        correction.take_out(place);
+        if correction.absent.len() < CORRECTIONS * 16 || correction.absent.contains_key(&place) {
+            let strikes = correction.absent.entry(place).or_default();
+            *strikes = strikes.saturating_add(1);
+        }
+        self.places = self.places + correction.places() - before;
+    }
+
+    /// The last access of each execution ID.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = (u32, &Access)> {
+        self.shared.iter().map(|(&exec, access)| (exec, access))
+    }
+
+    /// Puts what was learned of accesses into a profile.
+    pub(crate) fn learned(&self, profile: &mut Profile) {
+        profile.wide = self.wide.iter().map(|(&key, &each)| (key, each)).collect();
+        profile.wide.sort_unstable();
+        profile.tiled = self.tiled.keys().copied().collect();
+        profile.tiled.sort_unstable();
+        profile.beyond = self.beyond.keys().copied().collect();
+        profile.beyond.sort_unstable();
+        profile.regular = self.regular.iter().map(|(&f, &all)| (f, all)).collect();
+        profile.regular.sort_unstable();
+        for (&exec, correction) in &self.corrections {
+            let extra = correction.extra.iter();
+            let extra = extra.map(|&(name, extent)| (name, extent.first, extent.count, 0));
+            let absent = correction.absent.iter();
+            let absent = absent.map(|(&(name, block), &strikes)| (name, block, 1, strikes));
+            let mut places: Vec<_> = extra.chain(absent).collect();
+            places.sort_unstable();
+            profile.corrected.push(Corrected { exec, places });
+        }
+        profile.corrected.sort_unstable_by_key(|c| c.exec);
+    }
+
+    /// Begins with what a profile tells.
+    pub(crate) fn restore(&mut self, profile: &Profile) {
+        self.wide.extend(profile.wide.iter().copied());
+        self.tiled.extend(profile.tiled.iter().map(|&f| (f, ())));
+        self.beyond.extend(profile.beyond.iter().map(|&e| (e, ())));
+        self.regular.extend(profile.regular.iter().copied());
+        for corrected in profile.corrected.iter().take(self.limit) {
+            let correction = self.corrections.entry(corrected.exec).or_default();
+            let before = correction.places();
+            for &(name, first, count, strikes) in corrected.places.iter().take(CORRECTIONS * 16) {
+                if strikes > 0 {
+                    correction.absent.insert((name, first), strikes);
+                } else if correction.extra.len() < CORRECTIONS {
+                    correction.extra.push((name, Extent { first, count }));
+                }
+            }
+            self.places = self.places + correction.places() - before;
+        }
+    }
+}

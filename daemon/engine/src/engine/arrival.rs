@@ -1,0 +1,102 @@
+//! What the program puts into its streams: launches and copies, as they are told of.
+
+use std::sync::Arc;
+
+use super::Engine;
+use crate::access::{Access, Argument};
+use crate::event::{Copy, Launch};
+use crate::identity::UNKNOWN;
+use crate::units::{Range, TICKS};
+use crate::world::block::Set;
+use crate::{Seq, StreamId};
+
+/// Most argument words looked at.
+const WORDS: usize = 128;
+
+impl Engine {
+    pub(super) fn launch(&mut self, launch: &Launch<'_>) {
+        let words = &launch.words[..launch.words.len().min(WORDS)];
+        let launch = Launch {
+            words,
+            function: self.functions.number(launch.function),
+            ..*launch
+        };
+        let objects: Vec<_> = words
+            .iter()
+            .map(|&word| self.world.memory.resolve(word))
+            .collect();
+        let known = self.identities.len();
+        let exec = self.identities.launch(&launch, &objects);
+        let novel = self.identities.len() > known || exec == UNKNOWN;
+        let world = &self.world;
+        let access = if world.without.arguments {
+            self.accesses.faulted(exec, &world.memory)
+        } else {
+            self.accesses.launch(
+                (exec, novel),
+                &launch,
+                &objects,
+                &world.memory,
+                world.probes,
+            )
+        };
+        let arguments = objects.iter().zip(0..).filter_map(|(object, word)| {
+            let address = object.as_ref()?.extent.address;
+            Some(Argument {
+                function: launch.function.0,
+                word,
+                address,
+            })
+        });
+        let arguments = arguments.collect();
+        self.enqueue(launch.seq, launch.stream, exec, access, arguments);
+    }
+
+    pub(super) fn copy(&mut self, copy: &Copy) {
+        let memory = &self.world.memory;
+        let named = |range: Option<Range>| memory.name_at(range?.address);
+        let exec = self.identities.copy(copy, named(copy.dst), named(copy.src));
+        let ranges: Vec<Range> = [copy.dst, copy.src].into_iter().flatten().collect();
+        let access = self.accesses.access(exec, (&ranges, &[]), true, memory);
+        self.enqueue(copy.seq, copy.stream, exec, access, Arc::from([]));
+    }
+
+    fn enqueue(
+        &mut self,
+        seq: Seq,
+        stream: StreamId,
+        exec: u32,
+        access: Access,
+        arguments: Arc<[Argument]>,
+    ) {
+        self.stats.launches += 1;
+        let world = &mut self.world;
+        let set: Set = access.set.clone();
+        let position = world.history.push(exec);
+        let stale = world.history.stale().min(world.floor().saturating_sub(1));
+        let (begin, stale) = (position * TICKS, stale * TICKS + TICKS - 1);
+        let mut slots = std::mem::take(&mut self.slots);
+        for extent in access.sweep.as_ref().unwrap_or(&set).iter() {
+            slots.clear();
+            slots.extend(world.blocks.within(extent.first, extent.end()));
+            for &(number, slot) in &slots {
+                // A sweep comes to its blocks one after the other.
+                let moment = match access.sweep {
+                    Some(_) => begin + (number - extent.first) * TICKS / extent.count,
+                    None => begin,
+                };
+                world.blocks.will_use(slot, moment, stale);
+            }
+        }
+        self.slots = slots;
+        let idle = world.window.len() == 0;
+        world
+            .window
+            .push((position, exec), (seq, stream), access, arguments);
+        if idle {
+            self.pace.began(self.now);
+            self.started();
+        }
+        self.advance();
+    }
+}
