@@ -3,6 +3,7 @@
 
 use super::uses::Uses;
 use crate::class::Desk;
+use crate::model::Place;
 use crate::trace::{Block, Launch};
 use crate::units::{Leaves, Nanos};
 
@@ -54,6 +55,10 @@ impl Progress {
     pub fn fault(&mut self, batch: &[(Block, Leaves)], desk: &mut Desk<'_>) {
         self.batch.clear();
         self.batch.extend_from_slice(batch);
+        // From now on, even if there is no word again before they are served: what has no
+        // content to fetch is there without any.
+        let due = self.due(self.done);
+        self.waits.get_or_insert(due);
         let machine = desk.machine();
         let work = machine.fault.0 + machine.fault_block.0 * batch.len() as u64;
         self.served = desk.now() + Nanos(work);
@@ -99,7 +104,10 @@ impl Progress {
             return;
         }
         let now = desk.now();
-        let served = |(block, leaves): &(Block, Leaves)| desk.resident(*block).covers(*leaves);
+        // Of a block that an order gives pages to at this moment, they show before its end.
+        let served = |(block, leaves): &(Block, Leaves)| {
+            desk.resident(*block).covers(*leaves) && desk.place(*block) == Place::Device
+        };
         if !self.batch.is_empty() && (now <= self.served || !self.batch.iter().all(served)) {
             let due = self.due(self.done);
             self.waits.get_or_insert(due);
