@@ -129,6 +129,27 @@ fn json_has_one_object_of_this_shape_for_each_trace_memory_and_policy() {
 }
 
 #[test]
+fn noise_changes_times_by_seed_and_within_its_percent() {
+    let (_folder, trace) = one_trace();
+    let ideal = |noise: &[&str]| {
+        let always = ["--policy", "driver", "--ratio", "0.5", "--json"];
+        let told = simulate(&[&trace], &[&always[..], noise].concat());
+        number(&json(&told)[0], "ideal_us")
+    };
+    let plain = ideal(&[]);
+    let noisy = ideal(&["--noise", "20"]);
+    assert!(noisy != plain, "{noisy}");
+    assert!((0.8..1.2).contains(&(noisy / plain)), "{noisy} of {plain}");
+    assert_eq!(ideal(&["--noise", "20"]), noisy);
+    assert_ne!(ideal(&["--noise", "20", "--seed", "1"]), noisy);
+    assert_eq!(ideal(&["--noise", "0"]), plain);
+    refused(
+        &simulate(&[&trace], &["--policy", "driver", "--noise", "101"]),
+        &["--noise", "from 0 to 100"],
+    );
+}
+
+#[test]
 fn the_same_command_prints_the_same_bytes_with_any_number_of_threads() {
     let (folder, trace) = one_trace();
     let other = write(folder.path(), "other", &sweep(32, 4, 100));

@@ -20,6 +20,7 @@ use oversub_sim::units::BLOCK_BYTES;
 use rayon::iter::{IntoParallelIterator, ParallelBridge, ParallelIterator};
 
 use super::result::{Engine, Prefetch, RunResult};
+use super::times::Times;
 use crate::progress::Progress;
 use crate::size::Size;
 use crate::usage::{Usage, usage};
@@ -53,8 +54,8 @@ pub struct Grid {
     pub memories: Vec<Memory>,
     /// The machine, but for its memory.
     pub machine: Machine,
-    /// Times of launches, as a multiple of the traces'.
-    pub compute_scale: f64,
+    /// Times of launches.
+    pub times: Times,
     /// How each is run.
     pub options: run::Options,
     /// What runs begin with and leave.
@@ -108,13 +109,13 @@ pub fn pool(threads: Option<NonZeroUsize>) -> Result<rayon::ThreadPool> {
         .with_context(|| format!("cannot start {threads} threads (give a smaller --threads)"))
 }
 
-/// Reads a trace whose launches take `scale` times as long.
+/// Reads a trace whose launches take these times.
 ///
 /// # Errors
 /// [`Usage`] with file, line and what is wrong.
-pub fn read(path: &Path, scale: f64) -> Result<Program> {
+pub fn read(path: &Path, times: &Times) -> Result<Program> {
     let program = trace::read(path).map_err(|error| Usage(error.to_string()))?;
-    Ok(program.scaled(scale))
+    Ok(times.of(program))
 }
 
 /// A machine with this much memory.
@@ -173,7 +174,7 @@ impl Grid {
     }
 
     fn trace(&self, path: &Path, progress: &Mutex<Progress>) -> Result<OfTrace> {
-        let program = read(path, self.compute_scale)?;
+        let program = read(path, &self.times)?;
         let machines = self
             .memories
             .iter()

@@ -11,6 +11,7 @@ mod list;
 pub mod options;
 pub mod result;
 pub mod show;
+pub mod times;
 
 use std::process::ExitCode;
 
@@ -113,7 +114,7 @@ fn grid(options: &SimulateOptions) -> Result<Grid> {
         policies,
         memories,
         machine,
-        compute_scale: options.costs.compute_scale(),
+        times: options.costs.times(),
         options: run::Options {
             lifetimes: options.costs.lifetimes(),
             timeline: options.timeline.is_some(),

@@ -11,6 +11,7 @@ use oversub_sim::machine::{self, Machine, Ssd};
 use oversub_sim::policy::POLICIES;
 use oversub_sim::units::{Nanos, Rate as SimRate};
 
+use super::times::Times;
 use crate::size::{Rate, Size};
 use crate::usage::usage;
 use crate::why::BlockAtLaunch;
@@ -172,11 +173,16 @@ pub struct CostOptions {
     /// [default: 1]
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     pub compute_scale: Option<f64>,
+    /// Each launch takes up to this many percent more or less time, at random by the seed.
+    /// Policies that learn do not know by how much; those told the whole future and the bound
+    /// do [default: 0]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub noise: Option<f64>,
     /// Whether policies and bounds know what the framework's allocator hands out and takes
     /// back
     #[arg(long, value_enum, default_value_t = Lifetimes::On)]
     pub lifetimes: Lifetimes,
-    /// Seed of policies that choose at random
+    /// Seed of --noise and of policies that choose at random
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
@@ -300,9 +306,13 @@ impl CostOptions {
         set(&mut machine.launch_queue, self.launch_queue);
     }
 
-    /// Times of launches, as a multiple of the trace's.
-    pub fn compute_scale(&self) -> f64 {
-        self.compute_scale.unwrap_or(1.0)
+    /// Times of launches.
+    pub fn times(&self) -> Times {
+        Times {
+            scale: self.compute_scale.unwrap_or(1.0),
+            noise_percent: self.noise.unwrap_or(0.0),
+            seed: self.seed,
+        }
     }
 
     /// Lifetimes are seen.
@@ -328,6 +338,13 @@ fn factor(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(factor) if (0.001..=1000.0).contains(&factor) => Ok(factor),
         _ => Err("must be a number from 0.001 to 1000, for example 1.5".to_owned()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("must be a number from 0 to 100, for example 20".to_owned()),
     }
 }
 

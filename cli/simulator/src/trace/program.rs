@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::Random;
 use crate::units::{BLOCK_BYTES, Leaves, Nanos, Region};
 
 /// A block of the program, numbered from 0 in the order in which memory was obtained.
@@ -258,6 +259,19 @@ impl Program {
     /// Times are rounded to nanoseconds.
     pub fn scaled(mut self, factor: f64) -> Self {
         for launch in &mut self.launches {
+            launch.time = Nanos((launch.time.0 as f64 * factor).round() as u64);
+        }
+        self
+    }
+
+    /// The same program where each launch takes up to `percent` more or less time, evenly
+    /// spread, by `seed`.
+    pub fn varied(mut self, percent: f64, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        for launch in &mut self.launches {
+            // 53 bits: from -1 to 1.
+            let share = (random.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
+            let factor = (1.0 + share * percent / 100.0).max(0.0);
             launch.time = Nanos((launch.time.0 as f64 * factor).round() as u64);
         }
         self

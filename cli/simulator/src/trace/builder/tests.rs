@@ -275,3 +275,23 @@ fn sizes_over_the_limits_are_refused_before_memory_is_taken() {
         })
     );
 }
+
+#[test]
+fn varied_times_are_spread_evenly_within_their_percent() {
+    let mut builder = builder(2 * MIB);
+    builder.iteration(0).unwrap();
+    for _ in 0..1000 {
+        let time = Nanos::from_micros(1000);
+        let reads = [at(0, MIB)];
+        let spec = LaunchSpec::kernel("k", time, &reads, &[]);
+        builder.launch(spec).unwrap();
+    }
+    let varied = builder.finish().varied(20.0, 7);
+    let times: Vec<u64> = varied.launches().iter().map(|info| info.time.0).collect();
+    let within = |range: std::ops::Range<u64>| times.iter().filter(|t| range.contains(t)).count();
+    assert_eq!(within(800_000..1_200_001), 1000);
+    for quarter in 0..4 {
+        let start = 800_000 + quarter * 100_000;
+        assert!((200..300).contains(&within(start..start + 100_000)));
+    }
+}
