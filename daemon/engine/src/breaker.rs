@@ -12,7 +12,8 @@
 //!
 //! Trust is earned: what has not shown yet whether it helps is limited to a start and as
 //! much again as has helped so far. A program that nobody can predict loses little before
-//! that is seen; one that repeats itself doubles the limit with every round.
+//! that is seen; one that repeats itself doubles the limit with every round. What an earlier
+//! run of the program earned counts as well, until it is disappointed.
 
 use crate::stats::BreakerState;
 use crate::units::BLOCK_BYTES;
@@ -48,6 +49,8 @@ pub(crate) struct Breaker {
     /// The last window was bad.
     suspect: bool,
     opened: u64,
+    /// Bytes that an earlier run vouches for.
+    credit_bytes: u64,
 }
 
 impl Default for Breaker {
@@ -61,6 +64,7 @@ impl Default for Breaker {
             open_launches: OPEN_LAUNCHES.0,
             suspect: false,
             opened: 0,
+            credit_bytes: 0,
         }
     }
 }
@@ -80,10 +84,18 @@ impl Breaker {
         match self.state {
             BreakerState::Closed => {
                 let start = START_BYTES.max(capacity_blocks / START_SHARE * BLOCK_BYTES);
-                so_far.undecided_bytes() < start + so_far.helpful_bytes()
+                let credit = self.credit_bytes.min(capacity_blocks * BLOCK_BYTES);
+                so_far.undecided_bytes() < start + credit + so_far.helpful_bytes()
             }
             BreakerState::Open => false,
             BreakerState::HalfOpen => so_far.issued_bytes < self.trial_end,
+        }
+    }
+
+    /// In an earlier run so many prefetched bytes helped, and so many did not.
+    pub(crate) fn vouch(&mut self, helpful_bytes: u64, wasted_bytes: u64) {
+        if wasted_bytes.saturating_mul(4) <= helpful_bytes {
+            self.credit_bytes = helpful_bytes;
         }
     }
 
@@ -139,6 +151,7 @@ impl Breaker {
 
     fn open(&mut self, position: u64, faulted: u64) {
         self.state = BreakerState::Open;
+        self.credit_bytes = 0;
         self.suspect = false;
         self.opened += 1;
         self.reopen_at = position + self.open_launches;
@@ -217,6 +230,25 @@ mod tests {
         assert_eq!(breaker.state(), BreakerState::Closed);
         breaker.judge((2, 0), &after(1, 15), 1 << 16);
         assert_eq!(breaker.state(), BreakerState::Open);
+    }
+
+    #[test]
+    fn an_earlier_run_vouches_for_as_much_as_fits_until_it_is_disappointed() {
+        let issued = |blocks: u64| Usefulness {
+            issued_bytes: blocks * BLOCK_BYTES,
+            ..Usefulness::default()
+        };
+        let mut breaker = Breaker::default();
+        breaker.vouch(40 * BLOCK_BYTES, 11 * BLOCK_BYTES);
+        assert!(!breaker.allows(&issued(32), 128), "too much was wasted");
+        breaker.vouch(1_000 * BLOCK_BYTES, 0);
+        assert!(breaker.allows(&issued(128 + 31), 128));
+        assert!(!breaker.allows(&issued(128 + 32), 128));
+        breaker.judge((0, 0), &after(0, 64), 128);
+        breaker.judge((1 << 20, 0), &after(0, 64), 128);
+        breaker.judge((1 << 20, 0), &after(16, 64), 128);
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert!(!breaker.allows(&issued(32), 128));
     }
 
     #[test]

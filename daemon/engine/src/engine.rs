@@ -88,6 +88,8 @@ impl Engine {
             &mut engine.accesses,
             &mut engine.world,
         );
+        let (helpful, wasted) = profile.prefetched;
+        engine.policy.vouch(helpful, wasted);
         Ok(engine)
     }
 

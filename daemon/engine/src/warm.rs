@@ -171,6 +171,8 @@ pub(crate) fn learned(
             parts: parts.collect(),
         });
     }
+    let useful = &world.usefulness;
+    profile.prefetched = (useful.helpful_bytes(), useful.wasted_bytes);
     profile.used.sort_unstable_by_key(|used| used.exec);
     profile.trim();
     profile

@@ -41,6 +41,9 @@ pub(crate) trait Policy: Debug + Send {
         BreakerState::Closed
     }
 
+    /// In an earlier run so many prefetched bytes helped, and so many did not.
+    fn vouch(&mut self, _helpful_bytes: u64, _wasted_bytes: u64) {}
+
     /// What it has in mind for a block, as of its last decision.
     fn standing(&self, _world: &World, _slot: u32) -> Standing {
         Standing::Unsaid

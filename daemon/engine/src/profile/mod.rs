@@ -18,7 +18,7 @@ use bytes::{Reader, Writer, Wrong};
 /// First bytes of a profile.
 pub const MAGIC: [u8; 8] = *b"ovsprofl";
 /// Version of the format. Another one is refused: a profile is learned again in one cycle.
-pub const PROFILE_VERSION: u64 = 1;
+pub const PROFILE_VERSION: u64 = 2;
 /// Longest profile that is read or written, bytes.
 pub const PROFILE_BYTES: usize = 64 << 20;
 /// Most launches in it.
@@ -92,6 +92,8 @@ pub struct Profile {
     /// Whether functions use all of what is larger than fits.
     pub(crate) regular: Vec<(u32, bool)>,
     pub(crate) corrected: Vec<Corrected>,
+    /// Prefetched bytes that helped, and that did not.
+    pub(crate) prefetched: (u64, u64),
 }
 
 /// Why bytes are no profile that can be used. The run goes on cold.
@@ -170,6 +172,8 @@ impl Profile {
                 w.number(strikes.into());
             });
         });
+        content.number(self.prefetched.0);
+        content.number(self.prefetched.1);
         let content = content.0;
         let mut all = Writer(MAGIC.to_vec());
         all.fixed(PROFILE_VERSION);
@@ -272,6 +276,10 @@ impl Profile {
                 r.list(ids, |r| Ok((r.small()?, r.flag()?))),
             )?,
             corrected: field("corrections", r.list(ids, |r| corrected(r, &mut places)))?,
+            prefetched: field(
+                "prefetched bytes",
+                r.number().and_then(|helped| Ok((helped, r.number()?))),
+            )?,
         })
     }
 }

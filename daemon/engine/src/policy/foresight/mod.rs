@@ -68,6 +68,10 @@ impl Policy for Foresight {
         self.breaker.state()
     }
 
+    fn vouch(&mut self, helpful_bytes: u64, wasted_bytes: u64) {
+        self.breaker.vouch(helpful_bytes, wasted_bytes);
+    }
+
     fn standing(&self, world: &World, slot: u32) -> Standing {
         self.ranks.standing(world, slot, self.stops)
     }
