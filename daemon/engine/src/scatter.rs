@@ -114,6 +114,31 @@ impl Scatter {
         uses.is_some_and(|uses| uses.scattered && (novel || uses.sparse && uses.back >= EVIDENCE))
     }
 
+    /// What was seen, for a profile: by function and word, blocks that were used and that were
+    /// left alone, and how often one was used after all.
+    pub(crate) fn learned(&self) -> Vec<((u32, u32), [u32; 3])> {
+        let words = self.words.iter();
+        let mut all: Vec<_> = words
+            .map(|(&word, uses)| (word, [uses.touched, uses.left, uses.back]))
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Begins with what a profile tells.
+    pub(crate) fn restore(&mut self, seen: &[((u32, u32), [u32; 3])]) {
+        for &(word, [touched, left, back]) in seen.iter().take(self.limit) {
+            let mut uses = Uses {
+                touched: touched.min(MEMORY),
+                left: left.min(MEMORY),
+                back,
+                ..Uses::default()
+            };
+            uses.judge();
+            self.words.insert(word, uses);
+        }
+    }
+
     /// Estimated size of the table in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.words.len() * 32) as u64
@@ -164,6 +189,19 @@ mod tests {
         scatter.observe(&arguments(), &[], &blocks(1_000..1_100));
         assert!(scatter.is_scattered(7, 1, true));
         assert!(!scatter.is_scattered(7, 1, false));
+    }
+
+    #[test]
+    fn what_was_seen_in_an_earlier_run_counts() {
+        let mut scatter = Scatter::new(100);
+        scatter.observe(&arguments(), &[], &blocks(1_000..1_100));
+        for _ in 0..EVIDENCE {
+            scatter.came_back(7, 1);
+        }
+        let mut next = Scatter::new(100);
+        next.restore(&scatter.learned());
+        assert!(next.is_scattered(7, 1, false));
+        assert_eq!(next.learned(), scatter.learned());
     }
 
     #[test]

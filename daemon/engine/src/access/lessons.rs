@@ -131,6 +131,7 @@ impl Accesses {
         profile.beyond.sort_unstable();
         profile.regular = self.regular.iter().map(|(&f, &all)| (f, all)).collect();
         profile.regular.sort_unstable();
+        profile.scattered = self.scatter.learned();
         for (&exec, correction) in &self.corrections {
             let extra = correction.extra.iter();
             let extra = extra.map(|&(name, extent)| (name, extent.first, extent.count, 0));
@@ -149,6 +150,7 @@ impl Accesses {
         self.tiled.extend(profile.tiled.iter().map(|&f| (f, ())));
         self.beyond.extend(profile.beyond.iter().map(|&e| (e, ())));
         self.regular.extend(profile.regular.iter().copied());
+        self.scatter.restore(&profile.scattered);
         for corrected in profile.corrected.iter().take(self.limit) {
             let correction = self.corrections.entry(corrected.exec).or_default();
             let before = correction.places();

@@ -92,6 +92,9 @@ pub struct Profile {
     /// Whether functions use all of what is larger than fits.
     pub(crate) regular: Vec<(u32, bool)>,
     pub(crate) corrected: Vec<Corrected>,
+    /// Of arguments that launches use here and there, by function and word: blocks that were
+    /// used and that were left alone, and how often one was used after all.
+    pub(crate) scattered: Vec<((u32, u32), [u32; 3])>,
     /// Prefetched bytes that helped, and that did not.
     pub(crate) prefetched: (u64, u64),
 }
@@ -172,6 +175,13 @@ impl Profile {
                 w.number(strikes.into());
             });
         });
+        content.list(&self.scattered, |w, &((function, word), counts)| {
+            w.number(function.into());
+            w.number(word.into());
+            for count in counts {
+                w.number(count.into());
+            }
+        });
         content.number(self.prefetched.0);
         content.number(self.prefetched.1);
         let content = content.0;
@@ -230,6 +240,8 @@ impl Profile {
         // What has no name here cannot be found again.
         let known = self.functions.len() as u32;
         self.wide.retain(|((function, _), _)| *function < known);
+        self.scattered
+            .retain(|((function, _), _)| *function < known);
         self.tiled.retain(|function| *function < known);
         self.regular.retain(|(function, _)| *function < known);
     }
@@ -243,6 +255,7 @@ impl Profile {
             && self.used.iter().all(|used| id(used.exec))
             && self.times.iter().all(|&(e, _)| id(e))
             && self.wide.iter().all(|&((f, _), _)| function(f))
+            && self.scattered.iter().all(|&((f, _), _)| function(f))
             && self.tiled.iter().all(|&f| function(f))
             && self.beyond.iter().all(|&e| id(e))
             && self.regular.iter().all(|&(f, _)| function(f))
@@ -276,6 +289,13 @@ impl Profile {
                 r.list(ids, |r| Ok((r.small()?, r.flag()?))),
             )?,
             corrected: field("corrections", r.list(ids, |r| corrected(r, &mut places)))?,
+            scattered: field(
+                "scattered arguments",
+                r.list(ids.saturating_mul(4), |r| {
+                    let key = (r.small()?, r.small()?);
+                    Ok((key, [r.small()?, r.small()?, r.small()?]))
+                }),
+            )?,
             prefetched: field(
                 "prefetched bytes",
                 r.number().and_then(|helped| Ok((helped, r.number()?))),

@@ -35,6 +35,7 @@ fn profile() -> Profile {
             exec: 5,
             places: vec![(77, 3, 5, 0), (78, 4, 1, 2)],
         }],
+        scattered: vec![((0, 3), [7, 1_000, 40])],
         prefetched: (1 << 40, 3),
     }
 }
