@@ -365,3 +365,69 @@ fn a_budget_is_kept() {
         }
     }
 }
+
+/// Launches that were queued before anyone told of launches fault on blocks of which nothing
+/// is known: to evict any of them could be to evict what runs, again and again.
+#[test]
+fn nothing_is_evicted_while_what_runs_began_before_anyone_told() {
+    let capacity = Bytes(32 * BLOCK_BYTES);
+    let mut engine = Engine::new(Config::new(PolicyKind::Foresight, capacity)).unwrap();
+    let (address, blocks) = (0x7000_0000_0000, 48);
+    let block = |number: u64| Range {
+        address: address + number * BLOCK_BYTES,
+        bytes: BLOCK_BYTES,
+    };
+    let range = Range {
+        address,
+        bytes: blocks * BLOCK_BYTES,
+    };
+    let alloc = Event::Alloc {
+        range,
+        pool: false,
+        prefetched: false,
+        on_host: true,
+    };
+    engine.step(Micros(0), &alloc);
+    let mut now = 0;
+    let mut served = |engine: &mut Engine, number: u64| {
+        now += 1_000;
+        let range = block(number);
+        let fault = Event::Fault {
+            address: range.address,
+            faults: 8,
+            by_host: false,
+        };
+        engine.step(Micros(now), &fault);
+        let migration = Event::Migration {
+            range,
+            direction: Direction::In,
+            cause: Cause::Fault,
+        };
+        engine.step(Micros(now), &migration);
+        let mut commands = Vec::new();
+        engine.decide(Micros(now), &mut commands);
+        commands
+    };
+    for number in 0..32 {
+        assert_eq!(served(&mut engine, number), [], "block {number}");
+    }
+    let launch = |seq| {
+        Event::Launch(Launch {
+            function: FunctionId(1),
+            grid: [1, 1, 1],
+            block: [1, 1, 1],
+            stream: StreamId(0),
+            seq: Seq(seq),
+            words: &[],
+        })
+    };
+    engine.step(Micros(50_000), &launch(1));
+    let progress = Event::Progress {
+        stream: StreamId(0),
+        seq: Seq(1),
+    };
+    engine.step(Micros(51_000), &progress);
+    let mut commands = Vec::new();
+    engine.decide(Micros(51_000), &mut commands);
+    assert!(!commands.is_empty(), "what was queued before is over");
+}

@@ -66,6 +66,8 @@ pub struct ProgramLoad {
     pub iterations: u32,
     /// Who moves memory.
     pub steering: Steering,
+    /// More arguments.
+    pub arguments: Vec<String>,
     /// Kernels last so many times what they take of the guest's processor.
     pub compute_scale: u32,
 }

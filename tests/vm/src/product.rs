@@ -177,6 +177,7 @@ mod tests {
                     bytes: 1,
                     iterations,
                     steering,
+                    arguments: Vec::new(),
                     compute_scale: 1,
                 }),
             });

@@ -10,16 +10,16 @@ use crate::{judge, product};
 
 /// The GPU's memory in the rounds that count faults, MiB.
 const FAULTS_MIB: u64 = 16;
-/// The GPU's memory in the product's rounds, MiB, and the programs' in parts of it. A policy
-/// needs room: in 64 MiB a launch of `sweep` is an eighth of the device.
+/// Bytes of a launch of `sweep`: one block, as the GPU has few of them.
+const LAUNCH_BYTES: u64 = 2 << 20;
+/// The GPU's memory in the product's rounds, MiB, and the programs' in parts of it.
 const PRODUCT_MIB: u64 = 64;
 const PRODUCT_RATIO: f64 = 1.5;
-/// Kernels last so many times what they take of the guest's one processor: long enough that
-/// what they need next can come meanwhile, as on a GPU whose link keeps up. Time in which
-/// all wait costs nothing.
-const PRODUCT_SCALE: u32 = 4;
-/// The same where a daemon must come back before the program ends.
-const RESTARTS_SCALE: u32 = 40;
+/// Kernels last so many times what they take of the guest's one processor, which also does
+/// the work of the link: long enough that what they need next can come meanwhile, as on a
+/// GPU whose link keeps up, and that a daemon comes back before a program ends. Time in
+/// which all wait costs nothing.
+const PRODUCT_SCALE: u32 = 40;
 /// The GPU's memory where daemons are killed, MiB: enough for a policy to work.
 const RESTARTS_MIB: u64 = 32;
 
@@ -127,6 +127,10 @@ fn program(name: &str, memory_mib: u64, iterations: u32, steering: Steering) -> 
         bytes: ((memory_mib << 20) as f64 * PRODUCT_RATIO) as u64,
         iterations,
         steering,
+        arguments: match name {
+            "sweep" => vec!["--chunk-bytes".to_owned(), LAUNCH_BYTES.to_string()],
+            _ => Vec::new(),
+        },
         compute_scale: PRODUCT_SCALE,
     }
 }
@@ -153,10 +157,7 @@ fn product() -> Vec<Round> {
 /// Daemons killed and the driver loaded anew around running programs.
 fn restarts() -> Round {
     let load = RestartLoad {
-        program: ProgramLoad {
-            compute_scale: RESTARTS_SCALE,
-            ..program("sweep", RESTARTS_MIB, 10, Steering::Oversub)
-        },
+        program: program("sweep", RESTARTS_MIB, 10, Steering::Oversub),
         kills: 2,
     };
     round(

@@ -6,10 +6,10 @@ use crate::parallel;
 use crate::sequence::{derive, word};
 use crate::size::{BLOCK, MIB};
 
-/// Bytes of a launch.
+/// Bytes of a launch, unless another number is asked for.
 pub const CHUNK_BYTES: u64 = 8 * MIB;
 
-/// Words of a launch.
+/// The same in words.
 pub const CHUNK_WORDS: u64 = CHUNK_BYTES / 4;
 
 /// What an iteration does to each word `x`: `(x * a + b) ^ c`.

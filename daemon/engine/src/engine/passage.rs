@@ -79,6 +79,7 @@ impl Engine {
         }
         if passed > 0 {
             self.pace.passed(self.now, passed);
+            self.world.runs_unknown = false;
         }
         while let Some(range) = self.world.window.pop_death() {
             self.world.bury(range);
@@ -125,8 +126,9 @@ impl Engine {
         let Some(slot) = self.world.fault(id) else {
             return;
         };
-        let world = &self.world;
+        let world = &mut self.world;
         let Some(front) = world.window.front() else {
+            world.runs_unknown = true;
             return;
         };
         let (exec, position) = (front.exec, front.position);

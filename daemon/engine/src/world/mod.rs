@@ -63,6 +63,9 @@ pub(crate) struct World {
     pub remote: bool,
     /// Bytes of blocks that launches used there.
     pub remote_bytes: u64,
+    /// The device faulted while no launch was under way, and none has passed since: what
+    /// runs began before anyone told.
+    pub runs_unknown: bool,
     /// Parts of the policy that are left out.
     pub without: Without,
     discard: bool,
@@ -90,6 +93,7 @@ impl World {
             enforce: config.enforce,
             remote: config.remote,
             remote_bytes: 0,
+            runs_unknown: false,
             without: config.without,
             discard: config.discard && !config.without.discard,
             inflight_bytes: config.inflight_bytes.0,

@@ -4,13 +4,13 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use oversub_workloads::args::{self, Common};
+use oversub_workloads::args::{self, Common, check_bytes};
 use oversub_workloads::device::Device;
 use oversub_workloads::report::{Footprint, Report, timed_loop};
 use oversub_workloads::size::MIB;
-use oversub_workloads::sweep::{CHUNK_WORDS, Step, chunks, fill_seed, reference, state_words};
+use oversub_workloads::sweep::{CHUNK_BYTES, Step, chunks, fill_seed, reference, state_words};
 
-/// Reads and writes a large state from end to end in every iteration, 8 MiB a launch
+/// Reads and writes a large state from end to end in every iteration
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -20,6 +20,10 @@ struct Arguments {
     /// Keep the state in managed memory, as programs do that oversubscribe by themselves
     #[arg(long)]
     managed: bool,
+
+    /// Bytes of the state that one launch takes
+    #[arg(long, default_value_t = CHUNK_BYTES)]
+    chunk_bytes: u64,
 }
 
 fn main() -> ExitCode {
@@ -35,20 +39,21 @@ fn sweep(arguments: &Arguments) -> anyhow::Result<Report> {
     } = arguments.common;
     let words = state_words(bytes.unwrap_or(768 * MIB))?;
     let iterations = iterations.unwrap_or(10);
+    let chunk = check_bytes(arguments.chunk_bytes, 4, 1 << 50)? / 4;
     let device = Device::open()?;
     let state = if arguments.managed {
         device.allocate_managed(words * 4)?
     } else {
         device.allocate(words * 4)?
     };
-    for (first, count) in chunks(words, CHUNK_WORDS) {
+    for (first, count) in chunks(words, chunk) {
         device.fill_u32(state.word(first), count, first as u32, fill_seed(seed))?;
     }
     device.synchronize()?;
 
     let times = timed_loop("sweep", iterations, |iteration| {
         let step = Step::of(iteration, seed);
-        for (first, count) in chunks(words, CHUNK_WORDS) {
+        for (first, count) in chunks(words, chunk) {
             device.sweep_step(state.word(first), count, step)?;
         }
         device.synchronize()?;

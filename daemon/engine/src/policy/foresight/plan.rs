@@ -189,6 +189,11 @@ fn make_room(
         return Stop::DriverEvicts;
     }
     discard_dead(policy, now, world, reserve, stats, commands);
+    // Of what runs unknown to us the driver's order knows more than ours: the victim could
+    // be what it faults on again and again.
+    if world.runs_unknown && !world.enforce {
+        return Stop::DriverEvicts;
+    }
     let floor = world.moment();
     if world.without.planner && !world.enforce {
         return Stop::DriverEvicts;

@@ -27,7 +27,8 @@ fn control() -> PathBuf {
 }
 
 impl Daemon {
-    /// Starts one and waits until it listens.
+    /// Starts one and waits until it takes programs in. It listens before that: who came
+    /// then would try again a second later, when much of the program is over.
     pub fn start() -> Result<Self> {
         let log = File::create(LOG)?;
         // A daemon that was killed has left its own.
@@ -43,7 +44,7 @@ impl Daemon {
             .context("oversubd cannot be started")?;
         let mut daemon = Self { child };
         let end = Instant::now() + LIMIT;
-        while UnixStream::connect(control()).is_err() {
+        while daemon.ask("status").is_err() {
             let ended = daemon.child.try_wait()?;
             if ended.is_some() || Instant::now() > end {
                 daemon.stop();

@@ -56,6 +56,7 @@ impl Running {
             .arg("--json")
             .args(["--bytes", &load.bytes.to_string()])
             .args(["--iterations", &load.iterations.to_string()])
+            .args(&load.arguments)
             .env("LD_LIBRARY_PATH", DRIVER_FOLDER)
             .env("LD_PRELOAD", format!("{PROGRAMS_PATH}/liboversub.so"))
             .env("OVERSUB_SOCKET", SOCKET)
