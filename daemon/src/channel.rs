@@ -23,6 +23,8 @@ use oversub_protocol::layout::{
 };
 use oversub_protocol::ring::{Corrupt, Lengths, Push, Reader, Ring, SoleWriter};
 
+use crate::barrier;
+
 /// A shared mapping; unmapped when dropped.
 #[derive(Debug)]
 struct Mapping {
@@ -78,10 +80,15 @@ pub type ClientFds = [OwnedFd; 4];
 
 impl Channel {
     /// New shared memory with rings of these sizes, and the descriptors for the program.
+    /// `barrier`: the program leaves its fence to this side.
     ///
     /// # Errors
     /// Out of memory or descriptors, or impossible ring sizes.
-    pub fn create(event_slots: u32, command_slots: u32) -> io::Result<(Channel, ClientFds)> {
+    pub fn create(
+        event_slots: u32,
+        command_slots: u32,
+        barrier: bool,
+    ) -> io::Result<(Channel, ClientFds)> {
         let impossible = |error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error}"));
         let event_bytes = events_memfd::bytes(event_slots).map_err(impossible)?;
         let command_bytes = commands_memfd::bytes(command_slots).map_err(impossible)?;
@@ -94,7 +101,13 @@ impl Channel {
         // SAFETY: both lie in `events`, sized for this many slots above, mapped until after
         // the reader is dropped.
         let ring = unsafe { Ring::from_raw(head, slots, event_slots) }.map_err(impossible)?;
-        let reader = Reader::new(ring, Lengths::FromHead);
+        let mut reader = Reader::new(ring, Lengths::FromHead);
+        if barrier {
+            reader = reader.with_barrier(barrier::across_programs);
+            // SAFETY: as above; an atomic.
+            let head = unsafe { head.as_ref() };
+            head.barrier.0.store(1, Ordering::Release);
+        }
         let head = commands.at::<RingHead>(commands_memfd::RING_HEAD);
         let slots = commands.at::<SlotCell>(commands_memfd::SLOTS);
         // SAFETY: as above, in `commands`.

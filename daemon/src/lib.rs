@@ -7,6 +7,7 @@
 
 pub mod args;
 pub mod attached;
+pub mod barrier;
 pub mod channel;
 pub mod clock;
 pub mod config;

@@ -371,3 +371,29 @@ fn a_handshake_gives_four_descriptors_and_the_sizes_configured() {
         (1024, 128, 4)
     );
 }
+
+#[test]
+fn a_program_leaves_its_fence_to_the_daemon_only_where_both_can() {
+    const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+    // SAFETY: no pointers.
+    let can = unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) } == 0;
+    let daemon = Daemon::start();
+    let plain = Client::connect(&daemon);
+    assert_eq!(plain.barrier_word(), 0, "it did not say that it can");
+    let registered = Hello {
+        flags: hello().flags | Hello::HAS_BARRIER,
+        ..hello()
+    };
+    let mut client = Client::connect_as(&daemon, &registered);
+    assert_eq!(client.barrier_word(), u32::from(can));
+    client.alloc(block(0), BLOCK_BYTES);
+    for launches in 1..=20_u64 {
+        // Each finds the daemon asleep, or about to be.
+        client.launch(0, block(0));
+        eventually("the launch is seen", || {
+            let sessions = daemon.status().sessions;
+            let seen = sessions.iter().any(|view| view.stats.launches == launches);
+            seen.then_some(())
+        });
+    }
+}

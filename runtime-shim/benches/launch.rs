@@ -4,7 +4,8 @@
 //! Three copies of `liboversub.so` are loaded, each with a state and an environment of its
 //! own. The driver is `OVERSUB_BENCH_DRIVER`, else the soft GPU where it is built in the
 //! release profile, else a driver that does nothing, whose call costs next to nothing.
-//! Only launches are timed, not the waiting for them.
+//! `OVERSUB_BENCH_OTHER` is another build of the library, to be compared with this one in
+//! turns: phases of the machine differ by more than builds do. Only launches are timed, not the waiting for them.
 
 #![allow(clippy::unwrap_used)] // a benchmark that cannot be set up says so and ends
 
@@ -121,8 +122,12 @@ fn prepare(driver: &Library) -> Kernel {
 
 /// A copy of the shim with its own state; it reads the environment at its first call.
 fn shim(name: &str, environment: &[(&str, &Path)]) -> Library {
+    shim_of(common::library(), name, environment)
+}
+
+fn shim_of(library: &Path, name: &str, environment: &[(&str, &Path)]) -> Library {
     let copy = std::env::temp_dir().join(format!("liboversub-{name}-{}.so", std::process::id()));
-    std::fs::copy(common::library(), &copy).unwrap();
+    std::fs::copy(library, &copy).unwrap();
     let shim = Library::open(&copy, libc::RTLD_LOCAL);
     std::fs::remove_file(&copy).unwrap();
     for variable in ["OVERSUB_DISABLE", "OVERSUB_SOCKET"] {
@@ -223,17 +228,25 @@ fn main() {
         &[("OVERSUB_SOCKET", Path::new("/nonexistent/oversub.sock"))],
     );
     let told = shim("told", &[("OVERSUB_SOCKET", &socket)]);
-    let mut session = daemon.session();
-    session
-        .control()
-        .mark_stride
-        .store(1 << 20, Ordering::Relaxed);
+    let mut sessions = vec![daemon.session()];
+    let other = std::env::var_os("OVERSUB_BENCH_OTHER").map(|path| {
+        let other = shim_of(path.as_ref(), "other", &[("OVERSUB_SOCKET", &socket)]);
+        sessions.push(daemon.session());
+        other
+    });
+    for session in &sessions {
+        let stride = &session.control().mark_stride;
+        stride.store(1 << 20, Ordering::Relaxed);
+    }
     let (read, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // As a daemon does: everything that has come, then a pause.
             while !stop.load(Ordering::Relaxed) {
-                let count = session.drain();
+                let count: usize = sessions
+                    .iter_mut()
+                    .map(common::daemon::Session::drain)
+                    .sum();
                 read.fetch_add(count as u64, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_micros(50));
             }
@@ -243,16 +256,20 @@ fn main() {
             .measurement_time(Duration::from_secs(3))
             .configure_from_args();
         // SAFETY: each is `cuLaunchKernel`.
-        let ways: [(&str, Launch); 4] = unsafe {
-            [
+        let mut ways: Vec<(&str, Launch)> = unsafe {
+            vec![
                 ("launch/bare", driver.get("cuLaunchKernel")),
                 ("launch/disabled", disabled.get("cuLaunchKernel")),
                 ("launch/no daemon", alone.get("cuLaunchKernel")),
                 ("launch/daemon", told.get("cuLaunchKernel")),
             ]
         };
-        for (name, launch) in ways {
-            measure(&mut criterion, name, launch, &kernel);
+        if let Some(other) = &other {
+            // SAFETY: as above.
+            ways.push(("launch/other", unsafe { other.get("cuLaunchKernel") }));
+        }
+        for (name, launch) in &ways {
+            measure(&mut criterion, name, *launch, &kernel);
         }
         criterion.final_summary();
         compare(&ways, &kernel);
@@ -261,6 +278,9 @@ fn main() {
     println!(
         "records read by the daemon: {}, dropped: {}",
         read.load(Ordering::Relaxed),
-        session.dropped()
+        sessions
+            .iter()
+            .map(common::daemon::Session::dropped)
+            .sum::<u64>()
     );
 }

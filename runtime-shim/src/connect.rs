@@ -7,8 +7,9 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use oversub_protocol::PROTOCOL_VERSION;
+use oversub_protocol::fences::Fences;
 use oversub_protocol::handshake::{Hello, MAGIC, Status, Welcome, padded};
-use oversub_protocol::layout::{PAGE_BYTES, commands_memfd, events_memfd};
+use oversub_protocol::layout::{PAGE_BYTES, RingHead, commands_memfd, events_memfd};
 use oversub_protocol::ring::{Lengths, Reader, Ring, Writer};
 use oversub_shim_core::abi::HOST_REGISTER_PORTABLE_MAPPED;
 use oversub_shim_core::environment::Settings;
@@ -16,7 +17,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::context::Place;
 use crate::session::Session;
-use crate::{driver, loader};
+use crate::{barrier, driver, loader};
 
 /// Longest wait for an answer, milliseconds.
 const ANSWER_MS: i32 = 2000;
@@ -147,12 +148,22 @@ pub fn connect(settings: &Settings, hello: &Hello) -> Result<Connection, Failure
             events.start.add(events_memfd::SLOTS).cast(),
         )
     };
+    // SAFETY: as above; an atomic.
+    let word = unsafe { NonNull::<RingHead>::as_ref(&events_head) }
+        .barrier
+        .0
+        .load(Ordering::Acquire);
+    // A daemon that says so unasked would make barriers that do not reach us.
+    let fences = match hello.flags & Hello::HAS_BARRIER {
+        0 => Fences::Both,
+        _ => Fences::from_word(word),
+    };
     let session = Session {
         device_page,
         control_page,
         events_head,
         events_slots,
-        events: Writer::new(writer),
+        events: Writer::new(writer, fences),
         events_wake: events_wake.0,
         marks_at: 0.into(),
         marks_refused: 0.into(),
@@ -393,6 +404,7 @@ pub fn hello(settings: &Settings, place: &Place) -> Hello {
             has(c"cuStreamWriteValue32_v2") || has(c"cuStreamWriteValue32"),
             Hello::HAS_PROGRESS,
         ),
+        (barrier::is_registered_for_others(), Hello::HAS_BARRIER),
     ];
     for (is_so, flag) in flags {
         hello.flags |= if is_so { flag } else { 0 };

@@ -11,6 +11,7 @@
 //! program. (Test builds unwind, which needs the standard library; they are not shipped.)
 #![cfg_attr(panic = "abort", no_std)]
 
+mod barrier;
 mod capture;
 mod connect;
 mod context;

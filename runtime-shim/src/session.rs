@@ -46,10 +46,11 @@ pub fn set(session: *mut Session) {
 /// The current session, for as long as the caller is inside a slot.
 #[inline]
 pub fn current<'a>(_inside: &'a Inside<'_>) -> Option<&'a Session> {
-    // Sequentially consistent, as is entering: either the executor sees us inside, or we see
-    // that it has taken the session away.
+    // Loaded after we entered, for all who make the barrier: either the executor, which does,
+    // sees us inside, or we see that it has taken the session away.
     let session = CURRENT.load(Ordering::SeqCst);
-    // SAFETY: sessions are unmapped only after every slot was seen empty since `set`.
+    // SAFETY: sessions are unmapped only after every slot was seen empty since `set` and a
+    // barrier after it.
     unsafe { session.as_ref() }
 }
 
@@ -146,9 +147,9 @@ impl Session {
             && word.is_some_and(|word| streams::has_passed(word.load(Ordering::Acquire), number))
     }
 
-    /// Has `stream` write how far it is, if that can be said now. `own`: entries into `slot`
-    /// that the caller holds.
-    pub fn mark(&self, stream: Handle, slot: u8, own: u64) {
+    /// Has `stream` write how far it is, if that can be said now. `own`: the caller is inside
+    /// `slot` itself.
+    pub fn mark(&self, stream: Handle, slot: u8, own: Option<&Inside<'_>>) {
         const GIVE_UP_AFTER: u32 = 64;
         let base = self.marks_at.load(Ordering::Relaxed);
         if base == 0 {

@@ -76,7 +76,13 @@ fn a_program_says_who_it_is_and_what_it_has() {
     assert_eq!(session.hello.device_name(), "fake");
     assert_eq!(session.hello.device_bytes, 256 * MIB);
     assert_eq!(session.hello.free_bytes, 240 * MIB);
-    let flags = Hello::HAS_DISCARD | Hello::HAS_PROGRESS;
+    // What the kernel lets this test do it lets the program do.
+    let barrier = if common::daemon::can_register() {
+        Hello::HAS_BARRIER
+    } else {
+        0
+    };
+    let flags = Hello::HAS_DISCARD | Hello::HAS_PROGRESS | barrier;
     assert_eq!(session.hello.flags, flags);
     assert!(session.hello.driver_path().ends_with(b"/libcuda.so.1"));
     let record = expect!(&mut session, Record::Alloc(record) => *record);

@@ -188,6 +188,13 @@ impl<'a> Launch<'a> {
     pub fn record(&self) -> &LaunchRecord {
         transmute_ref!(&self.first)
     }
+
+    /// Argument words that come after the first slot and `before` further ones.
+    #[inline]
+    fn words_from(&self, before: usize) -> &[u64] {
+        let from = FIRST_WORDS + before * WORDS_PER_SLOT;
+        self.words.get(from..).unwrap_or_default()
+    }
 }
 
 impl Encode for Launch<'_> {
@@ -201,12 +208,21 @@ impl Encode for Launch<'_> {
         let Some(before) = index.checked_sub(1) else {
             return self.first;
         };
-        let from = FIRST_WORDS + before * WORDS_PER_SLOT;
         let mut slot = Words::default();
-        for (target, word) in slot.iter_mut().zip(self.words.iter().skip(from)) {
+        for (target, word) in slot.iter_mut().zip(self.words_from(before)) {
             *target = *word;
         }
         slot
+    }
+
+    #[cfg(not(loom))]
+    #[inline]
+    fn put(&self, index: usize, place: &crate::sync::Payload) {
+        match index.checked_sub(1) {
+            None => place.store(&self.first),
+            // From where they are: a copy in between would be read back before it is stored.
+            Some(before) => place.store_some(self.words_from(before)),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Hello {
     pub budget_bytes: u64,
     /// `cuDriverGetVersion`.
     pub driver_version: u32,
-    /// [`Hello::SOFT_DEVICE`], [`Hello::HAS_DISCARD`].
+    /// [`Hello::SOFT_DEVICE`] and the like.
     pub flags: u32,
     /// Policy asked for, as zero-padded text; empty: the daemon's default.
     pub policy: [u8; 32],
@@ -53,6 +53,9 @@ impl Hello {
     pub const HAS_DISCARD: u32 = 2;
     /// Progress marks will be written.
     pub const HAS_PROGRESS: u32 = 4;
+    /// The program has registered for barriers from other processes
+    /// (`MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED`): see [`crate::fences`].
+    pub const HAS_BARRIER: u32 = 8;
 }
 
 /// How the daemon answered. Open.

@@ -77,6 +77,9 @@ pub struct RingHead {
     pub sleeping: CacheLine<sync::AtomicU32>,
     /// Records that a writer could not write because the ring was full.
     pub dropped: CacheLine<sync::AtomicU64>,
+    /// Daemon, before the program sees the ring: not 0 where it makes the writers' half of
+    /// the fence before it sleeps ([`crate::fences`]).
+    pub barrier: CacheLine<sync::AtomicU32>,
 }
 
 /// One slot of a ring.

@@ -10,6 +10,7 @@ pub mod command;
 pub mod decode;
 pub mod encode;
 pub mod event;
+pub mod fences;
 pub mod handshake;
 pub mod layout;
 pub mod ring;

@@ -13,9 +13,9 @@
 //! hostile writer can do is to send nonsense, which the reader reports as [`Corrupt`].
 //!
 //! A reader that is about to wait sets `sleeping`, then looks once more; a writer
-//! publishes, then looks at `sleeping`. With a sequentially consistent fence between each
-//! side's two steps at least one of them sees the other, so no wake-up is lost, and the
-//! writer that clears the flag is the only one that writes the eventfd.
+//! publishes, then looks at `sleeping`. With a fence between each side's two steps, which
+//! [`crate::fences`] says how to come by, at least one of them sees the other, so no wake-up
+//! is lost, and the writer that clears the flag is the only one that writes the eventfd.
 //!
 //! A reader that need not see everything at once *dozes*: it sets `sleeping` to another
 //! value, and comes back by itself after a time of its own choice. Prompt records wake it as
@@ -28,8 +28,9 @@ use core::fmt;
 use core::ptr::NonNull;
 
 use crate::event::{MAX_SLOTS, Words};
+use crate::fences::{Barrier, Fences};
 use crate::layout::{RingHead, SlotCell, SlotCountError, check_slots};
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{self, AtomicU64, Ordering, Payload, fence};
 
 /// `sleeping`: the reader looks by itself.
 const AWAKE: u32 = 0;
@@ -121,22 +122,30 @@ pub trait Encode {
     fn slots(&self) -> usize;
     /// The words of slot `index`, which is below [`Encode::slots`].
     fn slot(&self, index: usize) -> Words;
+    /// Writes slot `index` into its place.
+    #[inline]
+    fn put(&self, index: usize, place: &Payload) {
+        place.store(&self.slot(index));
+    }
 }
 
 /// The writing side. Shared by all threads of the writing process.
 #[derive(Debug)]
 pub struct Writer {
     ring: Ring,
+    fences: Fences,
     /// A tail seen earlier: spares a look at the reader's cache line while there is room.
     seen_tail: AtomicU64,
 }
 
 impl Writer {
-    /// A writer that goes on where `head` stands.
-    pub fn new(ring: Ring) -> Writer {
+    /// A writer that goes on where `head` stands. [`Fences::Reader`] only where the reader
+    /// has agreed to it, and this process is reached by its barrier.
+    pub fn new(ring: Ring, fences: Fences) -> Writer {
         let tail = ring.head().tail.0.load(Ordering::Acquire);
         Writer {
             ring,
+            fences,
             seen_tail: AtomicU64::new(tail),
         }
     }
@@ -151,37 +160,60 @@ impl Writer {
     /// A record of no slots or of more than [`MAX_SLOTS`] is dropped too.
     #[inline]
     pub fn push<R: Encode>(&self, record: &R) -> Push {
-        self.push_with(record.slots(), |index| record.slot(index))
+        let slots = record.slots();
+        let Some(start) = self.reserve(slots) else {
+            return self.drop_one();
+        };
+        publish(&self.ring, start, slots, |index, place| {
+            record.put(index, place);
+        });
+        wake(&self.ring, self.fences, |_| true)
     }
 
     /// As [`Writer::push`], for a record that a dozing reader need not see before it has
     /// slept out, unless there are many.
     #[inline]
     pub fn push_patient<R: Encode>(&self, record: &R) -> Push {
-        self.push_patient_with(record.slots(), |index| record.slot(index))
+        let slots = record.slots();
+        let Some(start) = self.reserve(slots) else {
+            return self.drop_one();
+        };
+        publish(&self.ring, start, slots, |index, place| {
+            record.put(index, place);
+        });
+        self.wake_if_many(start.wrapping_add(slots as u64))
     }
 
     /// Writes a record of `slots` slots whose words `fill` gives. `fill` is called once per
     /// slot, from the last to the first, between reservation and publication: it must not
     /// block, since later records wait for this one.
     #[inline]
-    pub fn push_with(&self, slots: usize, fill: impl FnMut(usize) -> Words) -> Push {
+    pub fn push_with(&self, slots: usize, mut fill: impl FnMut(usize) -> Words) -> Push {
         let Some(start) = self.reserve(slots) else {
             return self.drop_one();
         };
-        publish(&self.ring, start, slots, fill);
-        wake(&self.ring, |_| true)
+        publish(&self.ring, start, slots, |index, place| {
+            place.store(&fill(index));
+        });
+        wake(&self.ring, self.fences, |_| true)
     }
 
     /// As [`Writer::push_with`], patient.
     #[inline]
-    pub fn push_patient_with(&self, slots: usize, fill: impl FnMut(usize) -> Words) -> Push {
+    pub fn push_patient_with(&self, slots: usize, mut fill: impl FnMut(usize) -> Words) -> Push {
         let Some(start) = self.reserve(slots) else {
             return self.drop_one();
         };
-        publish(&self.ring, start, slots, fill);
-        let end = start.wrapping_add(slots as u64);
-        wake(&self.ring, |sleeping| {
+        publish(&self.ring, start, slots, |index, place| {
+            place.store(&fill(index));
+        });
+        self.wake_if_many(start.wrapping_add(slots as u64))
+    }
+
+    /// After patient records up to `end`.
+    #[inline]
+    fn wake_if_many(&self, end: u64) -> Push {
+        wake(&self.ring, self.fences, |sleeping| {
             sleeping != DOZING || self.is_many(end)
         })
     }
@@ -269,18 +301,21 @@ impl SoleWriter {
         let start = self.head;
         self.head = start + slots as u64;
         self.ring.head().head.0.store(self.head, Ordering::Relaxed);
-        publish(&self.ring, start, slots, |index| record.slot(index));
-        wake(&self.ring, |_| true)
+        publish(&self.ring, start, slots, |index, place| {
+            record.put(index, place);
+        });
+        wake(&self.ring, Fences::Both, |_| true)
     }
 }
 
 /// Fills and publishes reserved slots, the first one last.
 #[inline]
-fn publish(ring: &Ring, start: u64, slots: usize, mut fill: impl FnMut(usize) -> Words) {
+fn publish(ring: &Ring, start: u64, slots: usize, mut put: impl FnMut(usize, &Payload)) {
+    sync::between_steps();
     for index in (0..slots).rev() {
         let position = start.wrapping_add(index as u64);
         let cell = ring.slot(position);
-        cell.payload.store(&fill(index));
+        put(index, &cell.payload);
         cell.sequence
             .store(position.wrapping_add(1), Ordering::Release);
     }
@@ -289,8 +324,8 @@ fn publish(ring: &Ring, start: u64, slots: usize, mut fill: impl FnMut(usize) ->
 /// After a record was published: whether its writer has to wake the reader, who sleeps in a
 /// way in which `matters` says that the record does.
 #[inline]
-fn wake(ring: &Ring, matters: impl FnOnce(u32) -> bool) -> Push {
-    fence(Ordering::SeqCst);
+fn wake(ring: &Ring, fences: Fences, matters: impl FnOnce(u32) -> bool) -> Push {
+    fences.writer();
     let sleeping = &ring.head().sleeping.0;
     let now = sleeping.load(Ordering::Relaxed);
     if now != AWAKE && matters(now) && sleeping.swap(AWAKE, Ordering::AcqRel) != AWAKE {
@@ -361,7 +396,11 @@ pub enum Lengths {
 pub struct Reader {
     ring: Ring,
     lengths: Lengths,
+    /// Made before every sleep, where the writers leave their fence to it.
+    barrier: Option<Barrier>,
     tail: u64,
+    /// A head seen earlier: spares a look at the writers' cache line for every record.
+    seen_head: u64,
     copy: [Words; MAX_SLOTS],
 }
 
@@ -371,9 +410,17 @@ impl Reader {
         Reader {
             ring,
             lengths,
+            barrier: None,
             tail: 0,
+            seen_head: 0,
             copy: [Words::default(); MAX_SLOTS],
         }
+    }
+
+    /// As the reader of writers that leave their fence to it ([`Fences::Reader`]).
+    pub fn with_barrier(self, barrier: Barrier) -> Reader {
+        let barrier = Some(barrier);
+        Reader { barrier, ..self }
     }
 
     /// The ring read from.
@@ -430,7 +477,7 @@ impl Reader {
 
     /// Announces that the reader is about to wait on the eventfd. `true`: it may; a writer
     /// that publishes from now on says [`Push::WrittenWake`]. `false`: something came (or
-    /// the ring is corrupt), read first.
+    /// the ring is corrupt, or the barrier failed), read first.
     pub fn prepare_sleep(&self) -> bool {
         self.announce(ASLEEP)
     }
@@ -454,8 +501,14 @@ impl Reader {
         // An exchange, not a store: it comes after any writer's exchange that it did not see,
         // so that no writer can later read such a writer's 0 as the newest word.
         sleeping.swap(how, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
-        let quiet = matches!(self.is_ready(self.tail), Ok(false));
+        let fenced = match self.barrier {
+            None => {
+                fence(Ordering::SeqCst);
+                true
+            }
+            Some(barrier) => barrier(),
+        };
+        let quiet = fenced && matches!(self.is_ready(self.tail), Ok(false));
         if !quiet {
             self.cancel_sleep();
         }
@@ -494,6 +547,23 @@ impl Reader {
         Err(Corrupt::Sequence { position, found })
     }
 
+    /// Slots that writers have reserved from the tail on. Looks at `head` only where fewer
+    /// than `needed` are known of.
+    #[inline]
+    fn reserved(&mut self, needed: u64) -> Result<u64, Corrupt> {
+        let known = self.seen_head.wrapping_sub(self.tail);
+        if known >= needed && known <= self.ring.capacity {
+            return Ok(known);
+        }
+        let (tail, found) = (self.tail, self.ring.head().head.0.load(Ordering::Relaxed));
+        let reserved = found.wrapping_sub(tail);
+        if reserved == 0 || reserved > self.ring.capacity {
+            return Err(Corrupt::Head { tail, found });
+        }
+        self.seen_head = found;
+        Ok(reserved)
+    }
+
     /// Copies the record at the tail and moves past it; the slots it took.
     #[inline]
     fn copy_out(&mut self) -> Result<Option<usize>, Corrupt> {
@@ -501,20 +571,16 @@ impl Reader {
         if !self.is_ready(start)? {
             return Ok(None);
         }
-        let head = self.ring.head().head.0.load(Ordering::Relaxed);
-        let reserved = head.wrapping_sub(start);
-        if reserved == 0 || reserved > self.ring.capacity {
-            return Err(Corrupt::Head {
-                tail: start,
-                found: head,
-            });
-        }
+        let mut reserved = self.reserved(1)?;
         self.copy[0] = self.ring.slot(start).payload.load();
         let claimed = match self.lengths {
             Lengths::One => 1,
             Lengths::FromHead => self.copy[0][0].to_ne_bytes()[2],
         };
         let slots = usize::from(claimed);
+        if u64::from(claimed) > reserved {
+            reserved = self.reserved(u64::from(claimed))?;
+        }
         if slots == 0 || slots > MAX_SLOTS || u64::from(claimed) > reserved {
             return Err(Corrupt::Length {
                 position: start,

@@ -6,10 +6,28 @@
 
 use crate::event::Words;
 
+#[cfg(loom)]
+pub use barrier::{between_steps, writer_half};
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// A writer's half of a fence whose other half is the reader's barrier: the compiler keeps
+/// the order, the processor is told by the barrier.
+#[cfg(not(loom))]
+#[inline]
+pub fn writer_half() {
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+}
+
+/// A place between two steps of a writer: only the model's barrier comes there by itself.
+#[cfg(not(loom))]
+#[inline]
+pub fn between_steps() {}
+
+#[cfg(loom)]
+pub mod barrier;
 
 /// The payload of one slot in shared memory.
 #[cfg(not(loom))]
@@ -24,6 +42,14 @@ impl Payload {
     pub fn store(&self, words: &Words) {
         for (cell, word) in self.0.iter().zip(words) {
             cell.store(*word, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`Payload::store`], of the first so many `words` and zeros.
+    #[inline]
+    pub fn store_some(&self, words: &[u64]) {
+        for (index, cell) in self.0.iter().enumerate() {
+            cell.store(words.get(index).copied().unwrap_or(0), Ordering::Relaxed);
         }
     }
 

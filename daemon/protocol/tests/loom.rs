@@ -8,8 +8,10 @@ use std::ptr::NonNull;
 use loom::sync::{Arc, Notify};
 use loom::thread;
 use oversub_protocol::event::{Head, Kind, Words};
+use oversub_protocol::fences::Fences;
 use oversub_protocol::layout::{RingHead, SlotCell};
 use oversub_protocol::ring::{Lengths, Push, Reader, Ring, Writer};
+use oversub_protocol::sync::barrier::{Running, reader_half};
 
 struct Memory {
     head: Box<RingHead>,
@@ -68,7 +70,7 @@ fn check_whole(record: &[Words]) -> u64 {
 fn two_writers_and_a_reader_keep_every_record_whole() {
     loom::model(|| {
         let memory = Arc::new(Memory::new(4));
-        let writer = Arc::new(Writer::new(memory.ring()));
+        let writer = Arc::new(Writer::new(memory.ring(), Fences::Both));
         let other = {
             let writer = writer.clone();
             thread::spawn(move || push(&writer, 7, 2))
@@ -98,7 +100,7 @@ fn two_writers_and_a_reader_keep_every_record_whole() {
 fn a_slot_is_reused_only_after_the_reader_copied_it() {
     loom::model(|| {
         let memory = Arc::new(Memory::new(2));
-        let writer = Writer::new(memory.ring());
+        let writer = Writer::new(memory.ring(), Fences::Both);
         let thread = thread::spawn(move || {
             let mut written = Vec::new();
             for tag in 1..=4 {
@@ -125,37 +127,54 @@ fn a_slot_is_reused_only_after_the_reader_copied_it() {
     });
 }
 
-#[test]
-fn a_sleeping_reader_is_always_woken_and_by_one_writer_only() {
-    // A lost wake-up is a deadlock, which loom reports. The whole space takes many minutes;
-    // three preemptions are what a wake-up can be lost by.
+fn reader(memory: &Memory, fences: Fences) -> Reader {
+    let reader = Reader::new(memory.ring(), Lengths::FromHead);
+    match fences {
+        Fences::Both => reader,
+        Fences::Reader => reader.with_barrier(reader_half),
+    }
+}
+
+/// The calling thread is a writer while this lives, where the barrier must know.
+fn running(fences: Fences, number: u64) -> Option<Running> {
+    (fences == Fences::Reader).then(|| Running::begin(number as u32))
+}
+
+/// So many writers with one record each, and a reader that sleeps until it has seen all. A
+/// lost wake-up is a deadlock, which loom reports. The whole space takes many minutes; three
+/// preemptions are what a wake-up can be lost by.
+fn sleeping_reader(fences: Fences, writers: u64, preemptions: usize) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    model.preemption_bound = Some(preemptions);
+    model.check(move || {
         let memory = Arc::new(Memory::new(2));
-        let writer = Arc::new(Writer::new(memory.ring()));
+        let writer = Arc::new(Writer::new(memory.ring(), fences));
         let eventfd = Arc::new(Notify::new());
-        let threads: Vec<_> = [1, 2]
-            .into_iter()
+        let threads: Vec<_> = (1..=writers)
             .map(|tag| {
                 let (writer, eventfd) = (writer.clone(), eventfd.clone());
-                thread::spawn(move || match push(&writer, tag, 1) {
-                    Push::WrittenWake => {
-                        eventfd.notify();
-                        1
+                thread::spawn(move || {
+                    let running = running(fences, tag);
+                    let pushed = push(&writer, tag, 1);
+                    drop(running);
+                    match pushed {
+                        Push::WrittenWake => {
+                            eventfd.notify();
+                            1
+                        }
+                        Push::Written => 0,
+                        Push::Full => panic!("two slots for two records"),
                     }
-                    Push::Written => 0,
-                    Push::Full => panic!("two slots for two records"),
                 })
             })
             .collect();
-        let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
+        let mut reader = reader(&memory, fences);
         let (mut seen, mut sleeps) = (0, 0);
         loop {
             seen += reader
                 .drain(4, |record| assert!(check_whole(record) <= 2))
                 .unwrap();
-            if seen == 2 {
+            if seen as u64 == writers {
                 break;
             }
             sleeps += 1;
@@ -171,14 +190,35 @@ fn a_sleeping_reader_is_always_woken_and_by_one_writer_only() {
     });
 }
 
+#[test]
+fn a_sleeping_reader_is_always_woken_and_by_one_writer_only() {
+    sleeping_reader(Fences::Both, 2, 3);
+}
+
+#[test]
+fn a_reader_that_makes_the_barrier_is_always_woken() {
+    sleeping_reader(Fences::Reader, 1, 3);
+}
+
+#[test]
+fn a_reader_that_makes_the_barrier_is_woken_by_one_of_two_writers() {
+    sleeping_reader(Fences::Reader, 2, 2);
+}
+
 /// Two writers, each with one record of one slot; `true`: patient. The reader dozes until it
 /// has seen what `done` asks for; its timer never comes, so that a lost wake-up is a deadlock.
-fn dozing_reader(slots: u32, patient: [bool; 2], done: fn(&[u64]) -> bool) {
+fn dozing_reader(
+    fences: Fences,
+    preemptions: usize,
+    slots: u32,
+    patient: [bool; 2],
+    done: fn(&[u64]) -> bool,
+) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(preemptions);
     model.check(move || {
         let memory = Arc::new(Memory::new(slots));
-        let writer = Arc::new(Writer::new(memory.ring()));
+        let writer = Arc::new(Writer::new(memory.ring(), fences));
         let eventfd = Arc::new(Notify::new());
         let threads: Vec<_> = [1, 2]
             .into_iter()
@@ -186,11 +226,13 @@ fn dozing_reader(slots: u32, patient: [bool; 2], done: fn(&[u64]) -> bool) {
             .map(|(tag, patient)| {
                 let (writer, eventfd) = (writer.clone(), eventfd.clone());
                 thread::spawn(move || {
+                    let running = running(fences, tag);
                     let pushed = if patient {
                         push_patient(&writer, tag, 1)
                     } else {
                         push(&writer, tag, 1)
                     };
+                    drop(running);
                     match pushed {
                         Push::WrittenWake => eventfd.notify(),
                         Push::Written => {}
@@ -199,7 +241,7 @@ fn dozing_reader(slots: u32, patient: [bool; 2], done: fn(&[u64]) -> bool) {
                 })
             })
             .collect();
-        let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
+        let mut reader = reader(&memory, fences);
         let mut seen = Vec::new();
         while !done(&seen) {
             if reader.prepare_doze() {
@@ -218,12 +260,19 @@ fn dozing_reader(slots: u32, patient: [bool; 2], done: fn(&[u64]) -> bool) {
 #[test]
 fn a_dozing_reader_never_oversleeps_a_prompt_record() {
     // Sixteen slots: a patient record alone is not many.
-    dozing_reader(16, [true, false], |seen| seen.contains(&2));
+    dozing_reader(Fences::Both, 3, 16, [true, false], |seen| seen.contains(&2));
+}
+
+#[test]
+fn a_dozing_reader_that_makes_the_barrier_never_oversleeps_a_prompt_record() {
+    dozing_reader(Fences::Reader, 2, 16, [true, false], |seen| {
+        seen.contains(&2)
+    });
 }
 
 #[test]
 fn a_dozing_reader_is_woken_by_patient_records_once_they_are_many() {
     // Eight slots: two are many. What was read before the other came is not many any more,
     // and the timer's business.
-    dozing_reader(8, [true, true], |seen| !seen.is_empty());
+    dozing_reader(Fences::Both, 3, 8, [true, true], |seen| !seen.is_empty());
 }

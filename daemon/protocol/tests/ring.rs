@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::Memory;
 use oversub_protocol::command::{CommandRecord, Operation, queue};
 use oversub_protocol::event::{Head, Kind, MAX_SLOTS, Words};
+use oversub_protocol::fences::Fences;
 use oversub_protocol::ring::{Corrupt, Lengths, Push, Reader, SoleWriter, Writer};
 use proptest::prelude::*;
 
@@ -54,7 +55,7 @@ fn whole(record: &[Words]) -> (u32, u64) {
 #[test]
 fn records_come_out_in_the_order_in_which_they_went_in() {
     let memory = Memory::new(16);
-    let writer = Writer::new(memory.ring());
+    let writer = Writer::new(memory.ring(), Fences::Both);
     let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
     for number in 0..1000 {
         let slots = u8::try_from(number % 8 + 1).unwrap();
@@ -67,7 +68,7 @@ fn records_come_out_in_the_order_in_which_they_went_in() {
 #[test]
 fn a_full_ring_drops_the_new_record_whole_and_counts_it() {
     let memory = Memory::new(8);
-    let writer = Writer::new(memory.ring());
+    let writer = Writer::new(memory.ring(), Fences::Both);
     let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
     assert_eq!(push(&writer, 0, 1, 6), Push::Written);
     assert_eq!(push(&writer, 0, 2, 3), Push::Full);
@@ -84,7 +85,7 @@ fn a_full_ring_drops_the_new_record_whole_and_counts_it() {
 #[test]
 fn a_record_longer_than_the_longest_is_dropped_and_counted() {
     let memory = Memory::new(16);
-    let writer = Writer::new(memory.ring());
+    let writer = Writer::new(memory.ring(), Fences::Both);
     assert_eq!(writer.push_with(MAX_SLOTS + 1, |_| [0; 7]), Push::Full);
     assert_eq!(writer.push_with(0, |_| [0; 7]), Push::Full);
     assert_eq!(writer.ring().dropped(), 2);
@@ -93,7 +94,7 @@ fn a_record_longer_than_the_longest_is_dropped_and_counted() {
 #[test]
 fn drain_hands_over_no_more_than_asked() {
     let memory = Memory::new(16);
-    let writer = Writer::new(memory.ring());
+    let writer = Writer::new(memory.ring(), Fences::Both);
     let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
     for number in 0..10 {
         assert_eq!(push(&writer, 0, number, 1), Push::Written);
@@ -106,7 +107,7 @@ fn drain_hands_over_no_more_than_asked() {
 #[test]
 fn one_push_wakes_a_sleeping_reader_and_the_next_does_not() {
     let memory = Memory::new(16);
-    let writer = Writer::new(memory.ring());
+    let writer = Writer::new(memory.ring(), Fences::Both);
     let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
     assert!(reader.prepare_sleep());
     assert_eq!(push(&writer, 0, 1, 1), Push::WrittenWake);
@@ -122,7 +123,7 @@ fn one_push_wakes_a_sleeping_reader_and_the_next_does_not() {
 #[test]
 fn a_dozing_reader_is_woken_by_a_prompt_record_or_by_many_patient_ones() {
     let memory = Memory::new(16);
-    let writer = Writer::new(memory.ring());
+    let writer = Writer::new(memory.ring(), Fences::Both);
     let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
     assert!(reader.prepare_doze());
     assert_eq!(push_patient(&writer, 0, 1, 1), Push::Written);
@@ -143,7 +144,7 @@ fn a_dozing_reader_is_woken_by_a_prompt_record_or_by_many_patient_ones() {
 #[test]
 fn a_reader_that_sleeps_is_woken_by_a_patient_record_too() {
     let memory = Memory::new(16);
-    let writer = Writer::new(memory.ring());
+    let writer = Writer::new(memory.ring(), Fences::Both);
     let reader = Reader::new(memory.ring(), Lengths::FromHead);
     assert!(reader.prepare_sleep());
     assert_eq!(push_patient(&writer, 0, 1, 1), Push::WrittenWake);
@@ -152,7 +153,7 @@ fn a_reader_that_sleeps_is_woken_by_a_patient_record_too() {
 #[test]
 fn a_reader_does_not_doze_while_a_record_is_being_written() {
     let memory = Memory::new(16);
-    let writer = Writer::new(memory.ring());
+    let writer = Writer::new(memory.ring(), Fences::Both);
     let reader = Reader::new(memory.ring(), Lengths::FromHead);
     let mut dozed = None;
     let pushed = writer.push_patient_with(1, |index| {
@@ -169,7 +170,7 @@ fn threads_that_push_at_once_keep_every_record_whole_and_in_their_order() {
     const THREADS: u32 = 4;
     const RECORDS: u64 = 20_000;
     let memory = Memory::new(64);
-    let writer = Writer::new(memory.ring());
+    let writer = Writer::new(memory.ring(), Fences::Both);
     let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
     let mut expected = [0; THREADS as usize];
     std::thread::scope(|scope| {
@@ -273,7 +274,7 @@ fn hostile_sequence_numbers_are_reported() {
 #[test]
 fn a_second_slot_that_is_not_published_is_reported() {
     let memory = Memory::new(8);
-    let writer = Writer::new(memory.ring());
+    let writer = Writer::new(memory.ring(), Fences::Both);
     let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
     assert_eq!(push(&writer, 0, 1, 3), Push::Written);
     memory.slots[2].sequence.store(0, Ordering::Relaxed);
@@ -290,7 +291,7 @@ fn a_second_slot_that_is_not_published_is_reported() {
 fn a_jumping_head_is_reported() {
     for found in [0, 9, u64::MAX] {
         let memory = Memory::new(8);
-        let writer = Writer::new(memory.ring());
+        let writer = Writer::new(memory.ring(), Fences::Both);
         let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
         assert_eq!(push(&writer, 0, 1, 1), Push::Written);
         memory.head.head.0.store(found, Ordering::Relaxed);
@@ -303,7 +304,7 @@ fn a_jumping_head_is_reported() {
 fn impossible_lengths_are_reported() {
     for found in [0, 9, 255, 5] {
         let memory = Memory::new(8);
-        let writer = Writer::new(memory.ring());
+        let writer = Writer::new(memory.ring(), Fences::Both);
         let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
         // Five is possible as such, but not when four slots are reserved.
         for number in 0..4 {
@@ -357,7 +358,7 @@ proptest! {
         slots in prop::sample::select(vec![8u32, 16, 64]),
     ) {
         let memory = Memory::new(slots);
-        let writer = Writer::new(memory.ring());
+        let writer = Writer::new(memory.ring(), Fences::Both);
         let mut reader = Reader::new(memory.ring(), Lengths::FromHead);
         let mut model = std::collections::VecDeque::new();
         let (mut used, mut dropped) = (0, 0);

@@ -16,6 +16,7 @@ use oversub_protocol::handshake::{Hello, Status, Welcome};
 use tokio::sync::{Notify, Semaphore};
 use zerocopy::IntoBytes;
 
+use crate::barrier;
 use crate::channel::Channel;
 use crate::config::{Config, Policy};
 use crate::control::{CLOSED_SESSIONS, SessionView};
@@ -242,6 +243,7 @@ impl Door {
             engine,
             profile,
             driver_path: hello.driver_path().to_vec(),
+            barrier: hello.flags & Hello::HAS_BARRIER != 0 && barrier::is_available(),
         })
     }
 
@@ -264,13 +266,14 @@ impl Door {
             engine,
             profile,
             driver_path,
+            barrier,
         } = admitted;
         let (number, pid, uid, soft) = (peer.session, peer.pid, peer.uid, peer.soft);
         let (events, commands) = (
             self.config.session.event_slots,
             self.config.session.command_slots,
         );
-        let begun = Channel::create(events, commands).and_then(|(channel, fds)| {
+        let begun = Channel::create(events, commands, barrier).and_then(|(channel, fds)| {
             let welcome = Welcome::new(Status::ACCEPTED, number, events, commands);
             send_with_fds(connection.as_fd(), welcome.as_bytes(), &fds)?;
             tracing::info!(
@@ -314,6 +317,8 @@ struct Admitted {
     engine: Engine,
     profile: Option<PathBuf>,
     driver_path: Vec<u8>,
+    /// It leaves its fence to the daemon's barrier.
+    barrier: bool,
 }
 
 /// The first message; none where the client has gone. One byte more than the longest is

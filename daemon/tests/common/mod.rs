@@ -23,6 +23,7 @@ use nix::unistd::Pid;
 use oversub_protocol::command::CommandRecord;
 use oversub_protocol::encode::{Function, Launch, LaunchShape};
 use oversub_protocol::event::{Kind, MemoryRecord};
+use oversub_protocol::fences::Fences;
 use oversub_protocol::handshake::{Hello, MAGIC, Status, Welcome, padded};
 use oversub_protocol::layout::{
     ControlPage, DevicePage, RingHead, SlotCell, commands_memfd, events_memfd,
@@ -285,6 +286,12 @@ pub struct Client {
 // SAFETY: `events` is only ever read through atomics, and stays mapped.
 unsafe impl Sync for Client {}
 
+fn barrier_word(events: NonNull<u8>) -> u32 {
+    // SAFETY: the daemon's layout; an atomic.
+    let head: &RingHead = unsafe { events.add(events_memfd::RING_HEAD).cast().as_ref() };
+    head.barrier.0.load(Ordering::Acquire)
+}
+
 impl Client {
     pub fn connect(daemon: &Daemon) -> Client {
         Client::connect_as(daemon, &hello())
@@ -312,15 +319,24 @@ impl Client {
                 ),
             )
         };
+        let fences = match hello.flags & Hello::HAS_BARRIER {
+            0 => Fences::Both,
+            _ => Fences::from_word(barrier_word(events)),
+        };
         Client {
             socket,
             welcome,
             fds,
             events,
-            writer: Writer::new(event_ring.unwrap()),
+            writer: Writer::new(event_ring.unwrap(), fences),
             reader: Reader::new(command_ring.unwrap(), Lengths::One),
             seq: 0,
         }
+    }
+
+    /// What the daemon says of its barrier.
+    pub fn barrier_word(&self) -> u32 {
+        barrier_word(self.events)
     }
 
     pub fn device_page(&self) -> &DevicePage {

@@ -15,39 +15,41 @@ const PARAM_SIZE: usize = 2;
 
 /// Room for the words of one launch, on the caller's stack and not zeroed: a launch has far
 /// fewer words than there is room for.
+///
+/// Nothing else is in it: one field with a value, and the compiler clears all of them.
 #[derive(Debug)]
-pub struct Room {
-    words: [MaybeUninit<u64>; MAX_LAUNCH_WORDS],
-    count: usize,
-    truncated: bool,
-}
+pub struct Room([MaybeUninit<u64>; MAX_LAUNCH_WORDS]);
 
 impl Room {
     /// Empty.
     #[inline]
     pub fn new() -> Self {
-        Self {
-            words: [MaybeUninit::uninit(); MAX_LAUNCH_WORDS],
-            count: 0,
-            truncated: false,
-        }
-    }
-
-    #[inline]
-    fn push(&mut self, word: u64) {
-        match self.words.get_mut(self.count) {
-            Some(cell) => {
-                cell.write(word);
-                self.count += 1;
-            }
-            None => self.truncated = true,
-        }
+        Self([MaybeUninit::uninit(); MAX_LAUNCH_WORDS])
     }
 }
 
 impl Default for Room {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Words that have been written into a room.
+struct Filling<'a> {
+    room: &'a mut Room,
+    count: usize,
+    truncated: bool,
+}
+
+impl Filling<'_> {
+    fn push(&mut self, word: u64) {
+        match self.room.0.get_mut(self.count) {
+            Some(cell) => {
+                cell.write(word);
+                self.count += 1;
+            }
+            None => self.truncated = true,
+        }
     }
 }
 
@@ -72,11 +74,10 @@ pub unsafe fn gather<'a>(
     extra: *const *const c_void,
     room: &'a mut Room,
 ) -> Words<'a> {
-    room.truncated = function.is_truncated();
+    let mut truncated = function.is_truncated();
+    let mut count = 0;
     if !parameters.is_null() {
-        // Counted here, not in the room: a launch waits for no store of its own.
-        let mut count = 0;
-        for (cell, source) in room.words.iter_mut().zip(function.sources()) {
+        for (cell, source) in room.0.iter_mut().zip(function.sources()) {
             // SAFETY: the driver reads as many pointers as the kernel has parameters.
             let start = unsafe { *parameters.add(usize::from(source.parameter)) };
             if start.is_null() {
@@ -86,25 +87,46 @@ pub unsafe fn gather<'a>(
             cell.write(unsafe { read(start, usize::from(source.within), source.bytes) });
             count += 1;
         }
-        room.count = count;
     } else if !extra.is_null() {
         // SAFETY: promised by the caller.
-        if let Some((start, bytes)) = unsafe { packed(extra) } {
-            // SAFETY: the driver reads this buffer.
-            unsafe { gather_packed(function, start, bytes, room) };
-        }
+        (count, truncated) = unsafe { gather_extra(function, extra, room) };
     }
     // SAFETY: the first `count` words, which is at most their number, have been written.
-    let words = unsafe { core::slice::from_raw_parts(room.words.as_ptr().cast(), room.count) };
-    Words {
-        words,
-        truncated: room.truncated,
+    let words = unsafe { core::slice::from_raw_parts(room.0.as_ptr().cast(), count) };
+    Words { words, truncated }
+}
+
+/// How many words there are, and whether there were more.
+///
+/// # Safety
+/// `extra` is a list as `cuLaunchKernel` takes it.
+#[inline(never)]
+unsafe fn gather_extra(
+    function: &Function,
+    extra: *const *const c_void,
+    room: &mut Room,
+) -> (usize, bool) {
+    let mut words = Filling {
+        room,
+        count: 0,
+        truncated: function.is_truncated(),
+    };
+    // SAFETY: promised by the caller.
+    if let Some((start, bytes)) = unsafe { packed(extra) } {
+        // SAFETY: the driver reads this buffer.
+        unsafe { gather_packed(function, start, bytes, &mut words) };
     }
+    (words.count, words.truncated)
 }
 
 /// # Safety
 /// `start` has `bytes` readable bytes.
-unsafe fn gather_packed(function: &Function, start: *const c_void, bytes: usize, words: &mut Room) {
+unsafe fn gather_packed(
+    function: &Function,
+    start: *const c_void,
+    bytes: usize,
+    words: &mut Filling<'_>,
+) {
     let mut take = |source: WordSource| {
         let offset = usize::from(source.offset);
         if offset + usize::from(source.bytes) <= bytes {

@@ -18,6 +18,7 @@ pub mod lock;
 pub mod mapped;
 pub mod pool;
 pub mod streams;
+pub mod threads;
 
 /// Bytes in a block, the unit of every decision.
 pub use oversub_protocol::BLOCK_BYTES;

@@ -3,7 +3,9 @@
 //! A *mark* is a write by the device into its stream's word: everything that this stream
 //! was given before has been executed. Its value is the number last given to any launch,
 //! which is true of this stream only if no other thread is between taking a number and
-//! handing its launch to the driver; [`Streams::enter`] counts those.
+//! handing its launch to the driver; [`Streams::enter`] tells of those. Taking a number
+//! releases and reading the current one acquires, so who reads a number sees that everyone
+//! who took one up to it had entered: marks need no fence of their own.
 //!
 //! Lookups take no lock; assigning and retiring slots hold the caller's.
 
@@ -12,6 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use oversub_protocol::layout::{CacheLine, STREAM_SLOTS};
 
 use crate::abi::{Handle, STREAM_LEGACY, STREAM_PER_THREAD};
+use crate::threads::{Entry, Threads};
 
 /// Slot of the legacy default stream.
 pub const LEGACY_SLOT: u8 = 0;
@@ -24,50 +27,56 @@ const WINDOW: usize = 8;
 /// A cell is the handle above these bits, its slot within them.
 const SLOT_BITS: u32 = 8;
 
-/// What happens in one slot.
+/// What happens in one slot. Its threads store into it plainly, in any order: so nothing
+/// here is exact while any of them is inside, and no mark is made then.
 #[derive(Debug)]
 struct Slot {
-    /// Low bits: threads between [`Streams::enter`] and leaving. Above them: items that the
-    /// stream was given. One word, so that a launch costs one operation at each end.
-    state: AtomicU64,
-    /// Items that the last mark covers.
+    /// The number taken last, or nearly.
+    last: AtomicU64,
+    /// Items since the last mark, or nearly.
+    since: AtomicU64,
+    /// What `last` was when the last mark was made.
     marked: AtomicU64,
+    /// Marks wanted though nothing new ran, and how many of those were made.
+    wanted: AtomicU64,
+    granted: AtomicU64,
     /// The stream; 0: none.
     handle: AtomicU64,
     /// The stream is gone; the slot is free again once the device has passed this.
     retired: AtomicU64,
 }
 
-/// Bits of [`Slot::state`] that count threads.
-const INSIDE_BITS: u32 = 16;
-/// One item in [`Slot::state`].
-const ITEM: u64 = 1 << INSIDE_BITS;
-
 impl Slot {
     const fn new() -> Self {
         Self {
-            state: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            since: AtomicU64::new(0),
             marked: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
+            granted: AtomicU64::new(0),
             handle: AtomicU64::new(0),
             retired: AtomicU64::new(0),
         }
     }
 
-    fn items(&self) -> u64 {
-        self.state.load(Ordering::SeqCst) >> INSIDE_BITS
-    }
-
-    fn inside(&self) -> u64 {
-        self.state.load(Ordering::SeqCst) % ITEM
+    /// Nothing in it waits for a mark any more.
+    fn settle(&self) {
+        let settle = |done: &AtomicU64, given: &AtomicU64| {
+            done.store(given.load(Ordering::Relaxed), Ordering::Relaxed);
+        };
+        settle(&self.marked, &self.last);
+        settle(&self.granted, &self.wanted);
+        self.since.store(0, Ordering::Relaxed);
     }
 }
 
-/// A mark that is true: its value, and the items that it covers.
+/// A mark that is true: its value, and what of its slot it surely covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark {
     /// What the device is to write, whole.
     pub value: u64,
-    items: u64,
+    last: u64,
+    wanted: u64,
 }
 
 /// The table.
@@ -77,6 +86,7 @@ pub struct Streams {
     slots: [CacheLine<Slot>; STREAM_SLOTS],
     /// Numbers given out.
     sequence: CacheLine<AtomicU64>,
+    threads: Threads,
 }
 
 impl Default for Streams {
@@ -92,7 +102,13 @@ impl Streams {
             cells: [const { AtomicU64::new(0) }; CELLS],
             slots: [const { CacheLine(Slot::new()) }; STREAM_SLOTS],
             sequence: CacheLine(AtomicU64::new(0)),
+            threads: Threads::new(),
         }
+    }
+
+    /// Who is inside of what.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
     }
 
     #[inline]
@@ -112,13 +128,19 @@ impl Streams {
             return Some(SHARED_SLOT);
         }
         let start = start_of(stream);
-        for step in 0..WINDOW {
-            let cell = self.cells[(start + step) % CELLS].load(Ordering::Relaxed);
-            if cell >> SLOT_BITS == stream as u64 {
-                return Some(cell as u8);
-            }
+        let cell = self.cells[start].load(Ordering::Relaxed);
+        if cell >> SLOT_BITS == stream as u64 {
+            return Some(cell as u8);
         }
-        None
+        self.find_after(start, stream)
+    }
+
+    #[inline(never)]
+    fn find_after(&self, start: usize, stream: Handle) -> Option<u8> {
+        (1..WINDOW)
+            .map(|step| self.cells[(start + step) % CELLS].load(Ordering::Relaxed))
+            .find(|cell| cell >> SLOT_BITS == stream as u64)
+            .map(|cell| cell as u8)
     }
 
     /// Gives `stream` a slot of its own, or the shared one. Under the writers' lock.
@@ -144,7 +166,7 @@ impl Streams {
             let state = self.slot(slot);
             state.handle.store(stream as u64, Ordering::Relaxed);
             state.retired.store(0, Ordering::Relaxed);
-            state.marked.store(state.items(), Ordering::Relaxed);
+            state.settle();
         }
         cell.store(
             (stream as u64) << SLOT_BITS | u64::from(slot),
@@ -184,23 +206,30 @@ impl Streams {
         for CacheLine(slot) in &self.slots {
             slot.handle.store(0, Ordering::Relaxed);
             slot.retired.store(0, Ordering::Relaxed);
-            slot.marked.store(slot.items(), Ordering::Relaxed);
+            slot.settle();
         }
     }
 
     /// A thread is about to give `slot` something to do. Until it leaves, no mark of this
-    /// slot is made by another, and no shared memory that it may use is unmapped.
+    /// slot is made by another, and no shared memory that it may use is unmapped by one who
+    /// makes the barrier.
     #[inline]
     pub fn enter(&self, slot: u8) -> Inside<'_> {
-        let slot = self.slot(slot);
-        let before = slot.state.fetch_add(1, Ordering::SeqCst) >> INSIDE_BITS;
-        Inside { slot, before }
+        Inside {
+            entry: self.threads.enter(slot),
+            slot: self.slot(slot),
+        }
     }
 
     /// The next number, for something put into a slot that was entered.
     #[inline]
-    pub fn next(&self, _inside: &Inside<'_>) -> u64 {
-        self.sequence.0.fetch_add(1, Ordering::SeqCst) + 1
+    pub fn next(&self, inside: &Inside<'_>) -> u64 {
+        let number = self.sequence.0.fetch_add(1, Ordering::SeqCst) + 1;
+        inside.slot.last.store(number, Ordering::Release);
+        let since = inside.slot.since.load(Ordering::Relaxed);
+        let since = since.wrapping_add(1);
+        inside.slot.since.store(since, Ordering::Relaxed);
+        number
     }
 
     /// The number last given out.
@@ -218,44 +247,60 @@ impl Streams {
             .0
             .compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok();
-        // The number first: a mark that covers this item has read a number no smaller.
+        // The number first: a mark that covers this wish has read a number no smaller.
         let number = if first { 1 } else { self.current() };
-        self.slot(slot).state.fetch_add(ITEM, Ordering::SeqCst);
+        self.slot(slot).wanted.fetch_add(1, Ordering::SeqCst);
         number
     }
 
-    /// A mark for `slot`, if one is true now. `own`: entries that the caller itself holds,
-    /// whose items are in the stream already.
-    pub fn mark(&self, slot: u8, own: u64) -> Option<Mark> {
+    /// A mark for `slot`, if one is true now. `own`: the caller is inside itself, and what it
+    /// took a number for is in the stream already.
+    pub fn mark(&self, slot: u8, own: Option<&Inside<'_>>) -> Option<Mark> {
         if slot == SHARED_SLOT {
             return None;
         }
-        let slot = self.slot(slot);
-        let items = slot.items() + own;
-        // The order matters: who took a number up to `value` had entered before.
+        let state = self.slot(slot);
+        // The order matters. What the mark covers is read before its value, and who took a
+        // number up to that had entered before.
+        let last = state.last.load(Ordering::SeqCst);
+        let wanted = state.wanted.load(Ordering::SeqCst);
         let value = self.current();
-        (slot.inside() == own).then_some(Mark { value, items })
+        let alone = self
+            .threads
+            .is_empty_but_for(slot, own.map(|own| &own.entry));
+        alone.then_some(Mark {
+            value,
+            last,
+            wanted,
+        })
     }
 
-    /// There were `stride` items since the last mark, the caller's own among them.
+    /// There were `stride` items since the last mark, the caller's own among them, which has
+    /// taken its number.
     #[inline]
     pub fn is_mark_due(&self, inside: &Inside<'_>, stride: u32) -> bool {
-        let marked = inside.slot.marked.load(Ordering::Relaxed);
-        (inside.before + 1).saturating_sub(marked) >= u64::from(stride.max(1))
+        inside.slot.since.load(Ordering::Relaxed) >= u64::from(stride.max(1))
     }
 
     /// `mark` was put into the stream, or the host has seen it pass.
     pub fn note_mark(&self, slot: u8, mark: Mark) {
-        self.slot(slot)
-            .marked
-            .fetch_max(mark.items, Ordering::Relaxed);
+        let slot = self.slot(slot);
+        slot.marked.fetch_max(mark.last, Ordering::Relaxed);
+        slot.granted.fetch_max(mark.wanted, Ordering::Relaxed);
+        slot.since.store(0, Ordering::Relaxed);
     }
 
-    /// How many items `slot` was given, if no mark covers the last of them yet.
+    /// What `slot` was given, as a number that changes with it, if no mark covers the last of
+    /// it yet.
     pub fn unmarked(&self, slot: u8) -> Option<u64> {
         let state = self.slot(slot);
-        let items = state.items();
-        (slot != SHARED_SLOT && items > state.marked.load(Ordering::Relaxed)).then_some(items)
+        let (last, wanted) = (
+            state.last.load(Ordering::SeqCst),
+            state.wanted.load(Ordering::SeqCst),
+        );
+        let waits = last > state.marked.load(Ordering::Relaxed)
+            || wanted > state.granted.load(Ordering::Relaxed);
+        (slot != SHARED_SLOT && waits).then(|| last.wrapping_add(wanted))
     }
 
     /// The stream in `slot`; for the legacy default stream 0. `None`: no stream.
@@ -269,32 +314,15 @@ impl Streams {
 
     /// No thread is inside `slot` at this moment.
     pub fn is_empty(&self, slot: u8) -> bool {
-        self.slot(slot).inside() == 0
+        self.threads.is_empty_but_for(slot, None)
     }
 }
 
 /// A thread is inside a slot while this lives.
 #[derive(Debug)]
 pub struct Inside<'a> {
+    entry: Entry<'a>,
     slot: &'a Slot,
-    /// Items before this one.
-    before: u64,
-}
-
-impl Inside<'_> {
-    /// Leaves, having given the stream one item.
-    #[inline]
-    pub fn leave_with_item(self) {
-        self.slot.state.fetch_add(ITEM - 1, Ordering::SeqCst);
-        core::mem::forget(self);
-    }
-}
-
-impl Drop for Inside<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.slot.state.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 /// Whether a device's word (the low 32 bits of a number) says that `number` was passed.

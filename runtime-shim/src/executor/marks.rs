@@ -59,6 +59,6 @@ fn mark(session: &Session, place: &Place, slot: u8) {
     let _writers = STREAM_WRITERS.lock();
     let is_there = context::place().is_some_and(|now| now.context == place.context);
     if let Some(stream) = STREAMS.stream(slot).filter(|_| is_there) {
-        session.mark(stream, slot, 0);
+        session.mark(stream, slot, None);
     }
 }

@@ -21,7 +21,7 @@ use crate::connect::{self, Connection, Failure, Mapping};
 use crate::context::{self, Place};
 use crate::session::{self, Session};
 use crate::state::{self, STREAMS};
-use crate::{driver, log, process, schedule};
+use crate::{barrier, driver, log, process, schedule};
 
 /// Held while the executor uses the driver. Who ends a context, or the process, takes it.
 pub static ISSUE: Lock<()> = Lock::new(());
@@ -73,6 +73,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     // SAFETY: a terminated name of less than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"oversub".as_ptr()) };
     schedule::prefer_short_turns();
+    barrier::register();
     let mut mode = CAPTURE_MODE_RELAXED;
     // A capture in another thread must not make our calls fail, nor they it.
     // SAFETY: a local to read and write.
@@ -243,7 +244,12 @@ fn end(session: &mut Session, events: Mapping, commands: Mapping) {
     state::set_recording(false);
     session::set(ptr::null_mut());
     session.marks_at.store(0, Ordering::SeqCst);
-    // Every hook that may have seen the session is inside some slot now.
+    // Where a filter that came later refuses it, nothing can be given back: the program runs
+    // on alone.
+    while !barrier::across_threads() {
+        pause(RETRY_MS.1);
+    }
+    // Every hook that may have seen the session is seen inside some slot now.
     for slot in 0..STREAM_SLOTS as u8 {
         while !STREAMS.is_empty(slot) {
             pause(1);

@@ -162,7 +162,7 @@ fn waited(wait: impl FnOnce() -> CuResult, ours: bool) -> CuResult {
     let mut marks = [None; STREAM_SLOTS];
     for (slot, mark) in session::marked_slots().zip(&mut marks) {
         if STREAMS.unmarked(slot).is_some() {
-            *mark = STREAMS.mark(slot, 0);
+            *mark = STREAMS.mark(slot, None);
         }
     }
     let result = wait();

@@ -250,7 +250,7 @@ pub struct Item {
 
 impl Item {
     /// `None`: no daemon listens any more.
-    #[inline]
+    #[inline(always)]
     pub fn begin(stream: Handle, per_thread: bool) -> Option<Item> {
         let slot = slot_of(stream, per_thread);
         let inside = STREAMS.enter(slot);
@@ -287,8 +287,7 @@ pub fn finish(item: Option<Item>, result: CuResult) -> CuResult {
     let session = item.session();
     let due = STREAMS.is_mark_due(&item.inside, session.stride());
     if due && result.is_ok() && !item.captured {
-        session.mark(item.stream, item.slot, 1);
+        session.mark(item.stream, item.slot, Some(&item.inside));
     }
-    item.inside.leave_with_item();
     result
 }

@@ -87,7 +87,7 @@ pub unsafe fn destroy(real: Real<types::cuStreamDestroy_v2>, stream: Handle) -> 
             .filter(|slot| STREAMS.unmarked(*slot).is_some())
         {
             // The slot is free again when the device has passed this.
-            session::with(|session| session.mark(stream, slot, 0));
+            session::with(|session| session.mark(stream, slot, None));
         }
         STREAMS.retire(stream);
     }
@@ -105,7 +105,7 @@ pub unsafe fn synchronize(real: Real<types::cuStreamSynchronize>, stream: Handle
         return unsafe { forward!(real, stream) };
     }
     let slot = slot_of(stream, real.per_thread);
-    let mark = STREAMS.mark(slot, 0);
+    let mark = STREAMS.mark(slot, None);
     // SAFETY: the program's own arguments.
     let result = unsafe { forward!(real, stream) };
     if !result.is_ok() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use oversub_protocol::command::{CommandRecord, Operation};
 use oversub_protocol::event::Words;
 use oversub_protocol::handshake::{Hello, Status, Welcome};
-use oversub_protocol::layout::{ControlPage, DevicePage, commands_memfd, events_memfd};
+use oversub_protocol::layout::{ControlPage, DevicePage, RingHead, commands_memfd, events_memfd};
 use oversub_protocol::ring::{Lengths, Push, Reader, Ring, SoleWriter};
 use zerocopy::IntoBytes;
 
@@ -23,6 +23,20 @@ pub const SLOTS: u32 = 1 << 12;
 pub struct Daemon {
     socket: OwnedFd,
     path: PathBuf,
+}
+
+/// Whether a process may register for barriers of others.
+pub fn can_register() -> bool {
+    const REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 }
+}
+
+/// As the daemon's: all threads of the programs that registered.
+fn barrier() -> bool {
+    const GLOBAL_EXPEDITED: i32 = 1 << 1;
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL_EXPEDITED, 0, 0) == 0 }
 }
 
 fn check(result: i32) -> i32 {
@@ -103,6 +117,11 @@ impl Daemon {
             ]
         };
         let files = [&events.file, &commands.file, &wakes[0], &wakes[1]];
+        if hello.flags & Hello::HAS_BARRIER != 0 {
+            // SAFETY: the head lies in the mapping; an atomic.
+            let head: &RingHead = unsafe { events.at(events_memfd::RING_HEAD).as_ref() };
+            head.barrier.0.store(1, Ordering::Release);
+        }
         let welcome = Welcome::new(Status::ACCEPTED, 1, SLOTS, SLOTS);
         send(&client, welcome.as_bytes(), &files.map(AsRawFd::as_raw_fd));
         // SAFETY: the mappings have the sizes that these rings need, and live as long.
@@ -121,7 +140,7 @@ impl Daemon {
             Session {
                 hello,
                 _client: client,
-                reader: Reader::new(event_ring.unwrap(), Lengths::FromHead),
+                reader: Reader::new(event_ring.unwrap(), Lengths::FromHead).with_barrier(barrier),
                 writer: SoleWriter::new(command_ring.unwrap()),
                 events_wake,
                 commands_wake,

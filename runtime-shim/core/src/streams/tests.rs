@@ -40,25 +40,25 @@ fn a_retired_slot_waits_until_the_device_has_passed_its_stream() {
 fn give(streams: &Streams, slot: u8) -> u64 {
     let inside = streams.enter(slot);
     let number = streams.next(&inside);
-    inside.leave_with_item();
+    drop(inside);
     number
 }
 
 #[test]
 fn a_mark_is_true_only_while_no_one_else_is_between_number_and_launch() {
     let streams = Streams::new();
-    let value = |own| streams.mark(3, own).map(|mark| mark.value);
+    let value = |own: Option<&Inside<'_>>| streams.mark(3, own).map(|mark| mark.value);
     let mine = streams.enter(3);
     let number = streams.next(&mine);
-    assert_eq!(value(1), Some(number));
+    assert_eq!(value(Some(&mine)), Some(number));
     let other = streams.enter(3);
-    assert_eq!(value(1), None);
+    assert_eq!(value(Some(&mine)), None);
     drop(other);
-    assert_eq!(value(1), Some(number));
-    mine.leave_with_item();
+    assert_eq!(value(Some(&mine)), Some(number));
+    drop(mine);
     assert!(streams.is_empty(3));
-    assert_eq!(value(0), Some(number));
-    assert_eq!(streams.mark(SHARED_SLOT, 0), None);
+    assert_eq!(value(None), Some(number));
+    assert_eq!(streams.mark(SHARED_SLOT, None), None);
 }
 
 #[test]
@@ -66,9 +66,9 @@ fn a_mark_is_due_after_a_stride_and_covers_what_came_before() {
     let streams = Streams::new();
     let is_due = || {
         let inside = streams.enter(2);
-        let due = streams.is_mark_due(&inside, 4);
         streams.next(&inside);
-        inside.leave_with_item();
+        let due = streams.is_mark_due(&inside, 4);
+        drop(inside);
         due
     };
     assert_eq!(
@@ -76,7 +76,7 @@ fn a_mark_is_due_after_a_stride_and_covers_what_came_before() {
         [false, false, false, true]
     );
     assert_eq!(streams.unmarked(2), Some(4));
-    streams.note_mark(2, streams.mark(2, 0).unwrap());
+    streams.note_mark(2, streams.mark(2, None).unwrap());
     assert_eq!(streams.unmarked(2), None);
     assert!(!is_due());
     assert_eq!(streams.unmarked(2), Some(5));
@@ -87,8 +87,8 @@ fn a_mark_made_inside_covers_its_own_item() {
     let streams = Streams::new();
     let inside = streams.enter(2);
     streams.next(&inside);
-    let mark = streams.mark(2, 1).unwrap();
-    inside.leave_with_item();
+    let mark = streams.mark(2, Some(&inside)).unwrap();
+    drop(inside);
     assert_eq!(streams.unmarked(2), Some(1));
     streams.note_mark(2, mark);
     assert_eq!(streams.unmarked(2), None);
@@ -101,7 +101,7 @@ fn a_free_asks_for_a_mark_in_an_idle_stream() {
     assert_eq!(streams.unmarked(5), None);
     assert_eq!(streams.want_mark(5), number);
     assert_eq!(streams.unmarked(5), Some(1));
-    assert_eq!(streams.mark(5, 0).map(|mark| mark.value), Some(number));
+    assert_eq!(streams.mark(5, None).map(|mark| mark.value), Some(number));
 }
 
 #[test]
@@ -118,13 +118,13 @@ fn marks_are_true_whatever_threads_do() {
                     let number = streams.next(&inside);
                     std::hint::spin_loop();
                     done[number as usize].store(1, Ordering::SeqCst);
-                    inside.leave_with_item();
+                    drop(inside);
                 }
                 running.fetch_sub(1, Ordering::SeqCst);
             });
         }
         while running.load(Ordering::SeqCst) > 0 {
-            let Some(mark) = streams.mark(4, 0) else {
+            let Some(mark) = streams.mark(4, None) else {
                 continue;
             };
             for number in 1..=mark.value {
@@ -132,7 +132,7 @@ fn marks_are_true_whatever_threads_do() {
             }
         }
     });
-    assert_eq!(streams.mark(4, 0).map(|mark| mark.value), Some(3000));
+    assert_eq!(streams.mark(4, None).map(|mark| mark.value), Some(3000));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn memory_freed_before_the_first_number_waits_for_a_mark() {
     assert!(!has_passed(word_of_a_new_session, number));
     let inside = streams.enter(5);
     streams.next(&inside);
-    inside.leave_with_item();
-    let mark = streams.mark(5, 0).expect("nobody is inside");
+    drop(inside);
+    let mark = streams.mark(5, None).expect("nobody is inside");
     assert!(has_passed(mark.value as u32, number));
 }
