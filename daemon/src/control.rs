@@ -8,6 +8,7 @@ pub mod why;
 use std::path::PathBuf;
 
 use oversub_engine as engine;
+use oversub_protocol::latency;
 use serde::{Deserialize, Serialize};
 
 use crate::probes::source::Source;
@@ -174,7 +175,7 @@ pub struct SessionView {
     pub latency: LatencyView,
 }
 
-/// Latency of commands, from buckets of powers of two.
+/// Latency of commands, on the scale of [`oversub_protocol::latency`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyView {
     /// Commands measured.
@@ -183,7 +184,7 @@ pub struct LatencyView {
     pub p50_us: Option<u64>,
     /// Upper end of the bucket with the 99th percentile, microseconds.
     pub p99_us: Option<u64>,
-    /// Bucket `i`: below `2^i` microseconds.
+    /// Four to each power of two of a microsecond.
     pub buckets: Vec<u64>,
 }
 
@@ -201,7 +202,7 @@ impl LatencyView {
                 seen >= rank
             })?;
             // The last bucket has no upper end.
-            (index + 1 < buckets.len()).then(|| 1u64 << index)
+            (index + 1 < buckets.len()).then(|| latency::bounds(index).1)
         };
         Self {
             count,
@@ -399,10 +400,12 @@ mod tests {
     #[test]
     fn quantiles_are_upper_ends_of_buckets_and_unknown_where_nothing_was_measured() {
         assert_eq!(LatencyView::from_buckets(&[0; 4]).p50_us, None);
-        let view = LatencyView::from_buckets(&[0, 0, 90, 0, 9, 1]);
+        let mut buckets = [0; latency::BUCKETS];
+        (buckets[latency::bucket(70)], buckets[latency::bucket(300)]) = (90, 10);
+        let view = LatencyView::from_buckets(&buckets);
         assert_eq!(
             (view.count, view.p50_us, view.p99_us),
-            (100, Some(4), Some(16))
+            (100, Some(80), Some(320))
         );
         let view = LatencyView::from_buckets(&[0, 0, 0, 5]);
         assert_eq!(view.p50_us, None, "the last bucket has no upper end");

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use oversub_protocol::latency;
 use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -289,7 +290,7 @@ impl Metrics {
             sessions: gauge_vec("oversub_sessions", "Sessions that stand.", &["gpu"])?,
             latency: histogram(
                 "oversub_command_latency_seconds",
-                "From an event in the daemon to the command's hand-over to the driver, in powers of two of a microsecond as the program measures it.",
+                "From an event in the daemon to the command's hand-over to the driver, as the program measures it.",
                 1e-6,
                 2.0,
                 24,
@@ -473,10 +474,10 @@ impl Metrics {
             .zip(&view.latency.buckets)
             .enumerate()
         {
-            let upper = 1e-6 * (1u64 << index) as f64;
+            let (lower, upper) = latency::bounds(index);
             for _ in 0..advance(known, *now).min(MOST) {
                 // Inside the bucket, whose upper end is not part of it.
-                histogram.observe(upper * 0.75);
+                histogram.observe(1e-6 * (lower + upper) as f64 / 2.0);
             }
         }
     }

@@ -10,10 +10,11 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
+use oversubd::control::LatencyView;
 use serde::Serialize;
 
 use super::device::{Api, Device, library};
-use super::quantile::of_buckets;
+use super::quantile::{median, of_buckets, spread};
 use crate::args::ProvokeOptions;
 use crate::control;
 use crate::environment::Environment;
@@ -21,17 +22,24 @@ use crate::install::Installation;
 use crate::private_daemon::PrivateDaemon;
 use crate::softgpu;
 
-/// Microseconds. The library counts in buckets of powers of two; the place inside a
-/// bucket is interpolated.
+/// Microseconds. The library counts in four buckets to each power of two; the place inside
+/// a bucket is interpolated.
 #[derive(Debug, Serialize)]
 pub struct Latency {
-    /// Half of the commands are faster; none if unknown.
+    /// Half of the commands are faster; the median over runs, none if unknown.
     pub p50: Option<f64>,
     /// 99 of 100 are.
     pub p99: Option<f64>,
-    /// Commands measured.
+    /// Least and greatest of the runs.
+    pub p50_spread: Option<[f64; 2]>,
+    /// As `p50_spread`.
+    pub p99_spread: Option<[f64; 2]>,
+    /// Commands measured, in all runs.
     pub count: u64,
 }
+
+/// Runs, each with a daemon and a program of its own.
+const RUNS: usize = 5;
 
 /// Bytes of a block, the unit in which memory moves.
 const BLOCK: u64 = 2 << 20;
@@ -40,11 +48,30 @@ const DEVICE_BLOCKS: u64 = 32;
 const BLOCKS: u64 = 48;
 const ROUNDS: u32 = 30;
 
-/// Runs the child with a daemon of its own, and reads what its library counted.
+/// Runs the child several times and takes medians.
 pub fn measure(installation: &Installation, folder: &Path) -> Result<Latency> {
-    let home = folder.join("command");
-    std::fs::create_dir(&home)?;
-    let daemon = PrivateDaemon::start(&installation.daemon()?, &home)?;
+    let (mut p50, mut p99, mut count) = (Vec::new(), Vec::new(), 0);
+    for run in 0..RUNS {
+        let seen = once(installation, folder, &folder.join(format!("command-{run}")))?;
+        p50.extend(of_buckets(&seen.buckets, 0.5));
+        p99.extend(of_buckets(&seen.buckets, 0.99));
+        count += seen.count;
+    }
+    // A run whose quantile lies beyond the scale has none, and then the median has none.
+    let whole = |values: &mut Vec<f64>| (values.len() == RUNS).then(|| median(values));
+    Ok(Latency {
+        p50_spread: spread(&p50),
+        p99_spread: spread(&p99),
+        p50: whole(&mut p50),
+        p99: whole(&mut p99),
+        count,
+    })
+}
+
+/// Runs the child with a daemon of its own, and reads what its library counted.
+fn once(installation: &Installation, folder: &Path, home: &Path) -> Result<LatencyView> {
+    std::fs::create_dir(home)?;
+    let daemon = PrivateDaemon::start(&installation.daemon()?, home)?;
     let mut environment = Environment::default();
     softgpu::use_driver_in(&mut environment, folder);
     environment
@@ -73,12 +100,7 @@ pub fn measure(installation: &Installation, folder: &Path) -> Result<Latency> {
     }
     let session = control::closed_session(daemon.socket(), child.id())
         .context("the command measurement left no session with the daemon")?;
-    let buckets = &session.latency.buckets;
-    Ok(Latency {
-        p50: of_buckets(buckets, 0.5),
-        p99: of_buckets(buckets, 0.99),
-        count: session.latency.count,
-    })
+    Ok(session.latency)
 }
 
 /// The child.

@@ -1,5 +1,7 @@
 //! Medians and quantiles.
 
+use oversub_protocol::latency;
+
 /// The middle value; 0 of none. Sorts `values`.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -10,9 +12,16 @@ pub fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// A quantile of what was counted in buckets of powers of two (bucket `i`: below `2^i`,
-/// the last one: anything above). Inside its bucket a value is taken to be as likely at
-/// one place as at another. None where nothing was counted or it lies in the last bucket.
+/// The least and the greatest; none of none.
+pub fn spread(values: &[f64]) -> Option<[f64; 2]> {
+    let least = values.iter().copied().reduce(f64::min)?;
+    let greatest = values.iter().copied().reduce(f64::max)?;
+    Some([least, greatest])
+}
+
+/// A quantile of what was counted on the scale of [`oversub_protocol::latency`],
+/// microseconds. Inside its bucket a value is taken to be as likely at one place as at
+/// another. None where nothing was counted or it lies in the last bucket.
 pub fn of_buckets(buckets: &[u64], share: f64) -> Option<f64> {
     let total: u64 = buckets.iter().sum();
     let rank = total as f64 * share;
@@ -23,8 +32,8 @@ pub fn of_buckets(buckets: &[u64], share: f64) -> Option<f64> {
             if index + 1 == buckets.len() {
                 return None;
             }
-            let upper = (1_u64 << index) as f64;
-            let lower = if index == 0 { 0.0 } else { upper / 2.0 };
+            let (lower, upper) = latency::bounds(index);
+            let (lower, upper) = (lower as f64, upper as f64);
             return Some(lower + (upper - lower) * (rank - below) / count);
         }
         below += count;
@@ -45,12 +54,18 @@ mod tests {
 
     #[test]
     fn a_quantile_lies_inside_the_bucket_that_holds_it() {
-        // 100 values from 32 to 64.
-        let buckets = [0, 0, 0, 0, 0, 0, 100, 0];
-        assert_eq!(of_buckets(&buckets, 0.5), Some(48.0));
-        // Half below 1, half from 8 to 16.
-        assert_eq!(of_buckets(&[50, 0, 0, 0, 50, 0], 0.5), Some(1.0));
-        assert_eq!(of_buckets(&[50, 0, 0, 0, 50, 0], 0.75), Some(12.0));
+        let of = |values: [u64; 2], share| {
+            let mut buckets = [0; latency::BUCKETS];
+            for us in values {
+                buckets[latency::bucket(us)] += 50;
+            }
+            of_buckets(&buckets, share)
+        };
+        // All from 40 to 48.
+        assert_eq!(of([40, 47], 0.5), Some(44.0));
+        // Half below 1, half from 12 to 14.
+        assert_eq!(of([0, 12], 0.5), Some(1.0));
+        assert_eq!(of([0, 12], 0.75), Some(13.0));
     }
 
     #[test]

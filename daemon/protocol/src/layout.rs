@@ -49,9 +49,8 @@ pub struct ControlPage {
     pub latency_sum_ns: AtomicU64,
     /// See `latency_sum_ns`.
     pub latency_count: AtomicU64,
-    /// Shim: that latency in powers of two of a microsecond (bucket i: below 2^i us; the
-    /// last bucket has the rest).
-    pub latency_buckets: [AtomicU64; 24],
+    /// Shim: that latency on the scale of [`crate::latency`].
+    pub latency_buckets: [AtomicU64; crate::latency::BUCKETS],
     /// Shim: `CLOCK_MONOTONIC` nanoseconds when it last wrote the daemon's eventfd: the
     /// record that it did so for was published then.
     pub woken_ns: AtomicU64,

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use oversub_protocol::command::{CommandRecord, Operation, queue};
 use oversub_protocol::event::{Kind, MemoryRecord};
+use oversub_protocol::latency;
 use oversub_protocol::ring::Reader;
 use oversub_shim_core::abi::{CuResult, Handle, Location};
 use oversub_shim_core::commands::{Batch, check};
@@ -275,13 +276,11 @@ impl<'a> Issuer<'a> {
             if command.cause_ns == 0 || command.cause_ns > now {
                 continue;
             }
-            let latency = now - command.cause_ns;
-            control.latency_sum_ns.fetch_add(latency, Ordering::Relaxed);
+            let took_ns = now - command.cause_ns;
+            control.latency_sum_ns.fetch_add(took_ns, Ordering::Relaxed);
             control.latency_count.fetch_add(1, Ordering::Relaxed);
-            let buckets = &control.latency_buckets;
-            // Bucket i: below 2^i us.
-            let bucket = (u64::BITS - (latency / 1000).leading_zeros()) as usize;
-            if let Some(bucket) = buckets.get(bucket.min(buckets.len() - 1)) {
+            let bucket = latency::bucket(took_ns / 1000);
+            if let Some(bucket) = control.latency_buckets.get(bucket) {
                 bucket.fetch_add(1, Ordering::Relaxed);
             }
         }
