@@ -23,6 +23,8 @@ use crate::timeline::Plan;
 use crate::trace::{Block, Piece};
 use crate::units::{BLOCK_BYTES, Leaves, Nanos, Region};
 
+use super::plan::drop_dead;
+
 /// From an event to the command that it causes: the median that `oversub bench` measures,
 /// rounded up.
 const LATENCY: Nanos = Nanos::from_micros(50);
@@ -326,7 +328,9 @@ impl Steering {
                     leaves: Leaves::ALL,
                 });
                 let whole: Vec<Piece> = whole.collect();
-                desk.discard(&whole);
+                // With the frame, as the G10 artifact's pre-deallocation: nvidia-uvm keeps
+                // it in its list of discarded ones anyway.
+                drop_dead(&whole, desk);
                 self.step(desk, &Event::Completed { queue, id });
                 return;
             }
