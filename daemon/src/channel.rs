@@ -80,7 +80,7 @@ pub type ClientFds = [OwnedFd; 4];
 
 impl Channel {
     /// New shared memory with rings of these sizes, and the descriptors for the program.
-    /// `barrier`: the program leaves its fence to this side.
+    /// `barrier`: the program leaves its fence to this side when told to.
     ///
     /// # Errors
     /// Out of memory or descriptors, or impossible ring sizes.
@@ -104,9 +104,6 @@ impl Channel {
         let mut reader = Reader::new(ring, Lengths::FromHead);
         if barrier {
             reader = reader.with_barrier(barrier::across_programs);
-            // SAFETY: as above; an atomic.
-            let head = unsafe { head.as_ref() };
-            head.barrier.0.store(1, Ordering::Release);
         }
         let head = commands.at::<RingHead>(commands_memfd::RING_HEAD);
         let slots = commands.at::<SlotCell>(commands_memfd::SLOTS);
@@ -178,6 +175,12 @@ impl Channel {
     /// need not wake it.
     pub fn prepare_doze(&self) -> bool {
         self.reader.prepare_doze()
+    }
+
+    /// Records are many to a sleep, or not: whether the program may leave its fence to this
+    /// side, where it can.
+    pub fn spare_writers(&mut self, spare: bool) {
+        self.reader.spare_writers(spare);
     }
 
     /// Takes the announcement back.

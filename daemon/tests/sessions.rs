@@ -378,15 +378,23 @@ fn a_program_leaves_its_fence_to_the_daemon_only_where_both_can() {
     // SAFETY: no pointers.
     let can = unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) } == 0;
     let daemon = Daemon::start();
-    let plain = Client::connect(&daemon);
-    assert_eq!(plain.barrier_word(), 0, "it did not say that it can");
+    let mut plain = Client::connect(&daemon);
     let registered = Hello {
         flags: hello().flags | Hello::HAS_BARRIER,
         ..hello()
     };
     let mut client = Client::connect_as(&daemon, &registered);
-    assert_eq!(client.barrier_word(), u32::from(can));
-    client.alloc(block(0), BLOCK_BYTES);
+    let prefetched = MemoryRecord::MANAGED | MemoryRecord::PREFETCHED;
+    for client in [&mut plain, &mut client] {
+        client.function(0, "fits");
+        client.memory(Kind::ALLOC, prefetched, block(0), 4 * BLOCK_BYTES);
+        eventually("the session is calm", || {
+            (client.control_page().calm.load(Ordering::Relaxed) == 1).then_some(())
+        });
+    }
+    eventually("the daemon makes the barrier if it can", || {
+        (client.barrier_word() == u32::from(can)).then_some(())
+    });
     for launches in 1..=20_u64 {
         // Each finds the daemon asleep, or about to be.
         client.launch(0, block(0));
@@ -396,4 +404,11 @@ fn a_program_leaves_its_fence_to_the_daemon_only_where_both_can() {
             seen.then_some(())
         });
     }
+    assert_eq!(plain.barrier_word(), 0, "it did not say that it can");
+    // What does not fit has the daemon sleep often, and then each side fences.
+    let managed = MemoryRecord::MANAGED;
+    client.memory(Kind::ALLOC, managed, block(8), 48 * BLOCK_BYTES);
+    eventually("the daemon takes its word back", || {
+        (client.barrier_word() == 0).then_some(())
+    });
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use oversub_protocol::PROTOCOL_VERSION;
 use oversub_protocol::fences::Fences;
 use oversub_protocol::handshake::{Hello, MAGIC, Status, Welcome, padded};
-use oversub_protocol::layout::{PAGE_BYTES, RingHead, commands_memfd, events_memfd};
+use oversub_protocol::layout::{PAGE_BYTES, commands_memfd, events_memfd};
 use oversub_protocol::ring::{Lengths, Reader, Ring, Writer};
 use oversub_shim_core::abi::HOST_REGISTER_PORTABLE_MAPPED;
 use oversub_shim_core::environment::Settings;
@@ -148,15 +148,10 @@ pub fn connect(settings: &Settings, hello: &Hello) -> Result<Connection, Failure
             events.start.add(events_memfd::SLOTS).cast(),
         )
     };
-    // SAFETY: as above; an atomic.
-    let word = unsafe { NonNull::<RingHead>::as_ref(&events_head) }
-        .barrier
-        .0
-        .load(Ordering::Acquire);
-    // A daemon that says so unasked would make barriers that do not reach us.
+    // Without a registration the daemon's barriers do not reach us, whatever it says.
     let fences = match hello.flags & Hello::HAS_BARRIER {
         0 => Fences::Both,
-        _ => Fences::from_word(word),
+        _ => Fences::Reader,
     };
     let session = Session {
         device_page,

@@ -12,10 +12,18 @@
 //! falls: before the load, the load sees `sleeping`; after it, the record was stored before
 //! and the reader's look, which comes after the barrier, sees it.
 //!
+//! A barrier interrupts the program, for microseconds, and some tens of them where
+//! processors are virtual: worth it only while sleeps are rare among records. So the reader
+//! says in a word beside `sleeping` whether it makes it now, and a writer looks at that word
+//! after it has stored its record: 0, and it fences itself. A reader that takes its word back
+//! makes one last barrier after that: a writer that read the old word had stored its record
+//! before, which can be seen from then on; all others fence.
+//!
 //! A side never guesses. The program says in its hello that it has registered
-//! ([`crate::handshake::Hello::HAS_BARRIER`]); a daemon that can make the barrier answers
-//! in the ring's head ([`crate::layout::RingHead::barrier`]), and keeps its own copy of that
-//! word, which no program can change. Where either is missing, both sides fence.
+//! ([`crate::handshake::Hello::HAS_BARRIER`]); the daemon, which tries the barrier first,
+//! says in the ring's head ([`crate::layout::ReaderState::barrier`]) what it does, and acts
+//! on its own copy, which no program can change. A program that has not registered never
+//! looks at the word, and a daemon that knows of none leaves it 0.
 //!
 //! Loom knows no membarrier. Its model of one, in [`crate::sync`], is a request that the
 //! reader waits for and that each writer answers with a full fence between any two of its
@@ -29,26 +37,22 @@ pub enum Fences {
     /// Each side fences for itself.
     #[default]
     Both,
-    /// The reader, by a [`Barrier`], for the writers too.
+    /// The reader, by a [`Barrier`], for the writers too, while it says so.
     Reader,
 }
 
 impl Fences {
-    /// The writer's half.
+    /// The writer's half, between its record and its look. `word`: what the reader says.
     #[inline]
-    pub(crate) fn writer(self) {
-        match self {
-            Fences::Both => sync::fence(sync::Ordering::SeqCst),
-            Fences::Reader => sync::writer_half(),
+    pub(crate) fn writer(self, word: &sync::AtomicU32) {
+        if self == Fences::Reader {
+            sync::writer_half();
+            if word.load(sync::Ordering::Relaxed) != 0 {
+                sync::writer_half();
+                return;
+            }
         }
-    }
-
-    /// As the word of the ring's head says.
-    pub fn from_word(word: u32) -> Fences {
-        match word {
-            0 => Fences::Both,
-            _ => Fences::Reader,
-        }
+        sync::fence(sync::Ordering::SeqCst);
     }
 }
 

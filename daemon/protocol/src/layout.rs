@@ -63,6 +63,18 @@ pub struct ControlPage {
 #[repr(C, align(64))]
 pub struct CacheLine<T>(pub T);
 
+/// How a ring's reader is.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct ReaderState {
+    /// Not 0 while it sleeps and wants the eventfd written: 1 for any record, 2 for a prompt
+    /// one or for many.
+    pub sleeping: sync::AtomicU32,
+    /// Not 0 while it makes the writers' half of the fence, too, before it sleeps
+    /// ([`crate::fences`]).
+    pub barrier: sync::AtomicU32,
+}
+
 /// Head of a ring; its capacity was told in the handshake.
 #[derive(Debug, Default)]
 #[repr(C, align(4096))]
@@ -71,14 +83,10 @@ pub struct RingHead {
     pub head: CacheLine<sync::AtomicU64>,
     /// Next slot to be read (the reader's hint to the writer; the reader keeps its own).
     pub tail: CacheLine<sync::AtomicU64>,
-    /// Not 0 while the reader sleeps and wants the eventfd written: 1 for any record, 2 for
-    /// a prompt one or for many.
-    pub sleeping: CacheLine<sync::AtomicU32>,
+    /// What writers look at after every record.
+    pub reader: CacheLine<ReaderState>,
     /// Records that a writer could not write because the ring was full.
     pub dropped: CacheLine<sync::AtomicU64>,
-    /// Daemon, before the program sees the ring: not 0 where it makes the writers' half of
-    /// the fence before it sleeps ([`crate::fences`]).
-    pub barrier: CacheLine<sync::AtomicU32>,
 }
 
 /// One slot of a ring.

@@ -29,7 +29,7 @@ use core::ptr::NonNull;
 
 use crate::event::{MAX_SLOTS, Words};
 use crate::fences::{Barrier, Fences};
-use crate::layout::{RingHead, SlotCell, SlotCountError, check_slots};
+use crate::layout::{CacheLine, RingHead, SlotCell, SlotCountError, check_slots};
 use crate::sync::{self, AtomicU64, Ordering, Payload, fence};
 
 /// `sleeping`: the reader looks by itself.
@@ -139,8 +139,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer that goes on where `head` stands. [`Fences::Reader`] only where the reader
-    /// has agreed to it, and this process is reached by its barrier.
+    /// A writer that goes on where `head` stands. [`Fences::Reader`] only where this process
+    /// is reached by the reader's barrier, and the reader knows it.
     pub fn new(ring: Ring, fences: Fences) -> Writer {
         let tail = ring.head().tail.0.load(Ordering::Acquire);
         Writer {
@@ -325,8 +325,9 @@ fn publish(ring: &Ring, start: u64, slots: usize, mut put: impl FnMut(usize, &Pa
 /// way in which `matters` says that the record does.
 #[inline]
 fn wake(ring: &Ring, fences: Fences, matters: impl FnOnce(u32) -> bool) -> Push {
-    fences.writer();
-    let sleeping = &ring.head().sleeping.0;
+    let CacheLine(state) = &ring.head().reader;
+    fences.writer(&state.barrier);
+    let sleeping = &state.sleeping;
     let now = sleeping.load(Ordering::Relaxed);
     if now != AWAKE && matters(now) && sleeping.swap(AWAKE, Ordering::AcqRel) != AWAKE {
         Push::WrittenWake
@@ -396,8 +397,10 @@ pub enum Lengths {
 pub struct Reader {
     ring: Ring,
     lengths: Lengths,
-    /// Made before every sleep, where the writers leave their fence to it.
+    /// What it can make in the writers' place.
     barrier: Option<Barrier>,
+    /// The writers leave their fence to that now.
+    relied_on: bool,
     tail: u64,
     /// A head seen earlier: spares a look at the writers' cache line for every record.
     seen_head: u64,
@@ -411,16 +414,36 @@ impl Reader {
             ring,
             lengths,
             barrier: None,
+            relied_on: false,
             tail: 0,
             seen_head: 0,
             copy: [Words::default(); MAX_SLOTS],
         }
     }
 
-    /// As the reader of writers that leave their fence to it ([`Fences::Reader`]).
+    /// As the reader of writers that leave their fence to it ([`Fences::Reader`]) while it
+    /// says so: see [`Reader::spare_writers`].
     pub fn with_barrier(self, barrier: Barrier) -> Reader {
         let barrier = Some(barrier);
         Reader { barrier, ..self }
+    }
+
+    /// Says whether writers may leave their fence to the barrier, where there is one: worth
+    /// it while sleeps are rare among records.
+    pub fn spare_writers(&mut self, spare: bool) {
+        let Some(barrier) = self.barrier else { return };
+        if spare == self.relied_on {
+            return;
+        }
+        let word = &self.ring.head().reader.0.barrier;
+        if spare {
+            self.relied_on = true;
+            word.store(1, Ordering::Release);
+            return;
+        }
+        word.store(0, Ordering::Release);
+        // A writer that still read 1 had stored its record: from here on that can be seen.
+        self.relied_on = !barrier();
     }
 
     /// The ring read from.
@@ -497,11 +520,11 @@ impl Reader {
     }
 
     fn announce(&self, how: u32) -> bool {
-        let sleeping = &self.ring.head().sleeping.0;
+        let sleeping = &self.ring.head().reader.0.sleeping;
         // An exchange, not a store: it comes after any writer's exchange that it did not see,
         // so that no writer can later read such a writer's 0 as the newest word.
         sleeping.swap(how, Ordering::AcqRel);
-        let fenced = match self.barrier {
+        let fenced = match self.barrier.filter(|_| self.relied_on) {
             None => {
                 fence(Ordering::SeqCst);
                 true
@@ -517,7 +540,8 @@ impl Reader {
 
     /// Takes the announcement back, after waking for whatever reason.
     pub fn cancel_sleep(&self) {
-        self.ring.head().sleeping.0.swap(AWAKE, Ordering::AcqRel);
+        let sleeping = &self.ring.head().reader.0.sleeping;
+        sleeping.swap(AWAKE, Ordering::AcqRel);
     }
 
     #[inline]

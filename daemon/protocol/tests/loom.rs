@@ -131,7 +131,11 @@ fn reader(memory: &Memory, fences: Fences) -> Reader {
     let reader = Reader::new(memory.ring(), Lengths::FromHead);
     match fences {
         Fences::Both => reader,
-        Fences::Reader => reader.with_barrier(reader_half),
+        Fences::Reader => {
+            let mut reader = reader.with_barrier(reader_half);
+            reader.spare_writers(true);
+            reader
+        }
     }
 }
 
@@ -140,10 +144,11 @@ fn running(fences: Fences, number: u64) -> Option<Running> {
     (fences == Fences::Reader).then(|| Running::begin(number as u32))
 }
 
-/// So many writers with one record each, and a reader that sleeps until it has seen all. A
+/// So many writers with one record each, and a reader that sleeps until it has seen all.
+/// `turns`: it changes its mind about the barrier before every sleep. A
 /// lost wake-up is a deadlock, which loom reports. The whole space takes many minutes; three
 /// preemptions are what a wake-up can be lost by.
-fn sleeping_reader(fences: Fences, writers: u64, preemptions: usize) {
+fn sleeping_reader(fences: Fences, writers: u64, preemptions: usize, turns: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(move || {
@@ -178,6 +183,9 @@ fn sleeping_reader(fences: Fences, writers: u64, preemptions: usize) {
                 break;
             }
             sleeps += 1;
+            if turns {
+                reader.spare_writers(sleeps % 2 == 0);
+            }
             if reader.prepare_sleep() {
                 eventfd.wait();
             }
@@ -192,17 +200,22 @@ fn sleeping_reader(fences: Fences, writers: u64, preemptions: usize) {
 
 #[test]
 fn a_sleeping_reader_is_always_woken_and_by_one_writer_only() {
-    sleeping_reader(Fences::Both, 2, 3);
+    sleeping_reader(Fences::Both, 2, 3, false);
 }
 
 #[test]
 fn a_reader_that_makes_the_barrier_is_always_woken() {
-    sleeping_reader(Fences::Reader, 1, 3);
+    sleeping_reader(Fences::Reader, 1, 3, false);
 }
 
 #[test]
 fn a_reader_that_makes_the_barrier_is_woken_by_one_of_two_writers() {
-    sleeping_reader(Fences::Reader, 2, 2);
+    sleeping_reader(Fences::Reader, 2, 2, false);
+}
+
+#[test]
+fn a_reader_that_takes_its_word_back_and_gives_it_again_is_always_woken() {
+    sleeping_reader(Fences::Reader, 1, 3, true);
 }
 
 /// Two writers, each with one record of one slot; `true`: patient. The reader dozes until it

@@ -137,7 +137,7 @@ impl Sides {
             // From before the reader's announcement to after its look.
             pass(round % 211 * 2);
             // Near at hand, as after a burst, so that the look need not wait for it.
-            std::hint::black_box(shared.head.sleeping.0.load(Ordering::Relaxed));
+            std::hint::black_box(shared.head.reader.0.sleeping.load(Ordering::Relaxed));
             if writer.push_with(1, |_| record(round)) == Push::WrittenWake {
                 let one = 1_u64;
                 // SAFETY: eight bytes of a local.
@@ -151,6 +151,7 @@ impl Sides {
         let mut reader = Reader::new(self.ring(), Lengths::FromHead);
         if self.fences == Fences::Reader {
             reader = reader.with_barrier(barrier);
+            reader.spare_writers(true);
         }
         let shared = self.shared();
         let mut seen = 0;

@@ -221,6 +221,8 @@ impl Session {
         if calm != self.calm {
             self.calm = calm;
             control.calm.store(u32::from(calm), Ordering::Release);
+            // Sleeps are rare where nothing is steered.
+            self.channel.spare_writers(calm);
         }
     }
 

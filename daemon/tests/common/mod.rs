@@ -289,7 +289,7 @@ unsafe impl Sync for Client {}
 fn barrier_word(events: NonNull<u8>) -> u32 {
     // SAFETY: the daemon's layout; an atomic.
     let head: &RingHead = unsafe { events.add(events_memfd::RING_HEAD).cast().as_ref() };
-    head.barrier.0.load(Ordering::Acquire)
+    head.reader.0.barrier.load(Ordering::Acquire)
 }
 
 impl Client {
@@ -321,7 +321,7 @@ impl Client {
         };
         let fences = match hello.flags & Hello::HAS_BARRIER {
             0 => Fences::Both,
-            _ => Fences::from_word(barrier_word(events)),
+            _ => Fences::Reader,
         };
         Client {
             socket,

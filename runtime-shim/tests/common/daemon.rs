@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use oversub_protocol::command::{CommandRecord, Operation};
 use oversub_protocol::event::Words;
 use oversub_protocol::handshake::{Hello, Status, Welcome};
-use oversub_protocol::layout::{ControlPage, DevicePage, RingHead, commands_memfd, events_memfd};
+use oversub_protocol::layout::{ControlPage, DevicePage, commands_memfd, events_memfd};
 use oversub_protocol::ring::{Lengths, Push, Reader, Ring, SoleWriter};
 use zerocopy::IntoBytes;
 
@@ -117,11 +117,6 @@ impl Daemon {
             ]
         };
         let files = [&events.file, &commands.file, &wakes[0], &wakes[1]];
-        if hello.flags & Hello::HAS_BARRIER != 0 {
-            // SAFETY: the head lies in the mapping; an atomic.
-            let head: &RingHead = unsafe { events.at(events_memfd::RING_HEAD).as_ref() };
-            head.barrier.0.store(1, Ordering::Release);
-        }
         let welcome = Welcome::new(Status::ACCEPTED, 1, SLOTS, SLOTS);
         send(&client, welcome.as_bytes(), &files.map(AsRawFd::as_raw_fd));
         // SAFETY: the mappings have the sizes that these rings need, and live as long.
@@ -137,10 +132,16 @@ impl Daemon {
                 SLOTS,
             );
             let [events_wake, commands_wake] = wakes;
+            let mut reader = Reader::new(event_ring.unwrap(), Lengths::FromHead);
+            if hello.flags & Hello::HAS_BARRIER != 0 {
+                // As a daemon that has nothing to steer.
+                reader = reader.with_barrier(barrier);
+                reader.spare_writers(true);
+            }
             Session {
                 hello,
                 _client: client,
-                reader: Reader::new(event_ring.unwrap(), Lengths::FromHead).with_barrier(barrier),
+                reader,
                 writer: SoleWriter::new(command_ring.unwrap()),
                 events_wake,
                 commands_wake,
