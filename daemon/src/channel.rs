@@ -166,6 +166,11 @@ impl Channel {
         self.reader.drain(limit, sink)
     }
 
+    /// Whether there is something to drain.
+    pub fn has_news(&self) -> bool {
+        self.reader.has_news()
+    }
+
     /// Announces that nobody looks at the ring any more; `false`: something came, look.
     pub fn prepare_sleep(&self) -> bool {
         self.reader.prepare_sleep()

@@ -4,10 +4,11 @@ use std::io;
 
 /// What attaching probes to programs that come later still needs. Bits of
 /// `include/uapi/linux/capability.h`.
-const KEPT: [(u32, &str); 5] = [
+const KEPT: [(u32, &str); 6] = [
     (2, "CAP_DAC_READ_SEARCH"), // the driver library in another user's files
     (19, "CAP_SYS_PTRACE"),     // /proc/PID/maps of another user's process
     (21, "CAP_SYS_ADMIN"),      // uprobes before CAP_PERFMON covered them
+    (23, "CAP_SYS_NICE"),       // engine threads that answer at once
     (38, "CAP_PERFMON"),
     (39, "CAP_BPF"),
 ];

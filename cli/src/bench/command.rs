@@ -5,6 +5,10 @@
 //! again as the device has, and waits for each: every launch and every wait is an event that
 //! finds the daemon asleep, and most make it ask for something. The preloaded library itself
 //! measures, from the moment at which it wakes the daemon.
+//!
+//! A kernel takes about as long as a block takes over the link, as where it matters what is
+//! moved when. (The soft GPU moves pages on the host's own processors: were it never to rest,
+//! a machine of two would have none free for who is measured, as it has beside a real GPU.)
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -47,6 +51,8 @@ const BLOCK: u64 = 2 << 20;
 const DEVICE_BLOCKS: u64 = 32;
 const BLOCKS: u64 = 48;
 const ROUNDS: u32 = 30;
+/// Kernels as many times slower than the soft GPU's own.
+const COMPUTE_SCALE: &str = "100";
 
 /// Runs the child several times and takes medians.
 pub fn measure(installation: &Installation, folder: &Path) -> Result<Latency> {
@@ -83,6 +89,7 @@ fn once(installation: &Installation, folder: &Path, home: &Path) -> Result<Laten
             softgpu::WARM,
             ((DEVICE_BLOCKS + BLOCKS) * BLOCK).to_string(),
         )
+        .set("OVERSUB_SOFTGPU_COMPUTE_SCALE", COMPUTE_SCALE)
         .set("OVERSUB_SOCKET", daemon.socket());
     let mut child = Command::new(std::env::current_exe()?)
         .arg("provoke")

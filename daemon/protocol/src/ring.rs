@@ -457,6 +457,11 @@ impl Reader {
         head.wrapping_sub(self.tail).min(self.ring.capacity)
     }
 
+    /// Whether a record can be read now, or the ring is corrupt, which reading then tells.
+    pub fn has_news(&self) -> bool {
+        !matches!(self.is_ready(self.tail), Ok(false))
+    }
+
     /// Copies the next record out; `None`: there is none now.
     ///
     /// # Errors

@@ -179,11 +179,20 @@ impl Session {
             self.flush();
             self.tell_wishes();
         }
+        self.note_if_empty();
         if records > 0 {
             self.look.heard = now;
         }
         self.plan_look(now, moved || records > 0);
         Ok(Turn { more, records })
+    }
+
+    /// What comes from here on is younger.
+    fn note_if_empty(&mut self) {
+        let now_ns = clock::monotonic_ns();
+        if !self.channel.has_news() {
+            self.empty_ns = now_ns;
+        }
     }
 
     /// When what a turn answers was written, for the program's count of how long commands
