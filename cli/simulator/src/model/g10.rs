@@ -367,6 +367,12 @@ impl Model<'_> {
             self.left(Transfer { leaves, ..transfer }, self.now);
         }
         while let Some(order) = self.lane_out.pop() {
+            if self.is_empty_frame(order.block) {
+                // Pre-deallocation happens at once: nothing has to leave.
+                self.blocks.get_mut(order.block).queued_out = false;
+                self.send(order.block, Why::Order(order.ticket), false);
+                continue;
+            }
             self.lane_out.queued_bytes += order.bytes;
             let queue = usize::from(order.want != Want::EvictDeep);
             self.artifact.evictions[queue].push_back(order);
@@ -377,6 +383,15 @@ impl Model<'_> {
             self.artifact.orders[class].push_back(order);
         }
         while self.evict_ordered() || self.bring(victim) {}
+    }
+
+    /// It holds a frame with nothing in it, and nothing on the way there.
+    fn is_empty_frame(&self, block: Block) -> bool {
+        let state = self.blocks.get(block);
+        state.frame == Frame::Held
+            && !state.locked
+            && state.device.is_empty()
+            && state.moving.is_empty()
     }
 
     fn evict_ordered(&mut self) -> bool {

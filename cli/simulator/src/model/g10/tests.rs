@@ -242,3 +242,21 @@ fn parts_of_a_block_are_queued_one_by_one() {
     // Only the first launch's two blocks.
     assert_eq!(totals.faults, 64);
 }
+
+#[test]
+fn dropped_content_gives_its_frame_up_at_once_though_others_wait_to_leave() {
+    let program = program(&[(1000, &[], &[blocks(0, 4)]), (10, &[], &[blocks(4, 1)])]);
+    let (time, totals) = played(&program, &machine(4), |notice, desk| {
+        if let FutureNotice::Starting(Launch(1)) = notice {
+            desk.evict(&[Block(0), Block(2)]);
+            let whole = |block| Piece {
+                block,
+                leaves: Leaves::ALL,
+            };
+            desk.discard(&[whole(Block(1))]);
+            desk.evict(&[Block(1)]);
+            desk.populate(&[whole(Block(4))], Room::Wait);
+        }
+    });
+    assert_eq!((time, totals.stall.0), (1400 + 10, 400_000));
+}
