@@ -141,11 +141,10 @@ impl Accesses {
             if beyond || whole {
                 (range.bytes, small.bytes) = (object.rest_bytes, object.rest_bytes);
             }
-            if !object.part {
-                let reach = self.habit(key, object).min(object.rest_bytes);
-                if object.bounded && reach > range.bytes {
-                    (range.bytes, small.bytes) = (reach, reach);
-                }
+            let (moves, reach) = self.habit(key, object);
+            let reach = reach.min(object.rest_bytes);
+            if !object.part && object.bounded && reach > range.bytes {
+                (range.bytes, small.bytes) = (reach, reach);
             }
             let learned = self.wide.get(&key).copied();
             let first = if probes {
@@ -159,7 +158,7 @@ impl Accesses {
                 range.bytes = range.bytes.min(reach(each));
                 small.bytes = range.bytes.min(reach(learned.unwrap_or(BYTES_PER_THREAD)));
             }
-            if self.scatter.is_scattered(key.0, key.1, novel) {
+            if self.scatter.is_scattered(key, novel, moves) {
                 // What it points to is used at least.
                 scattered.push(range);
                 range.bytes = range.bytes.min(1);
@@ -178,11 +177,12 @@ impl Accesses {
         self.access(exec, (guess, &scattered), regular, memory)
     }
 
-    /// How far behind a pointer into a plain allocation this argument is known to go, though
-    /// pointers further on were passed; 0: not beyond them.
-    fn habit(&mut self, key: (u32, u32), object: &Object) -> u64 {
+    /// Whether this argument was given pointers to several places of one object, and else how
+    /// far behind a pointer into a plain allocation it is known to go, though pointers further
+    /// on were passed; 0: not beyond them.
+    fn habit(&mut self, key: (u32, u32), object: &Object) -> (bool, u64) {
         if self.habits.len() >= self.limit * 4 && !self.habits.contains_key(&key) {
-            return 0;
+            return (true, 0);
         }
         let habit = self.habits.entry(key).or_insert(Habit {
             name: object.name,
@@ -192,7 +192,7 @@ impl Accesses {
         });
         habit.moves |= habit.name == object.name && habit.offset != object.offset;
         (habit.name, habit.offset) = (object.name, object.offset);
-        if habit.moves { 0 } else { habit.reach }
+        (habit.moves, if habit.moves { 0 } else { habit.reach })
     }
 
     /// What a launch uses, as far as faults have told.

@@ -4,10 +4,12 @@
 //! taken to mean and that were not on the device, how many faulted and how many were left
 //! alone. What lay on the device says nothing: nobody sees accesses that hit.
 //!
-//! A launch that comes again learns its own blocks, one by one (`access`). This is for those
-//! that never do: what their arguments mean can only be told from others of their kind. Tables
-//! in which rows are looked up are so for both: rows differ from turn to turn, and those that
-//! lie on the device would never be found unused.
+//! A launch that comes again learns its own blocks, one by one (`access`), but only of those
+//! that are away: what lies on the device would never be found unused. So an argument that
+//! always points to the same place, and of which less than half is used, is left to faults for
+//! all launches: a table, a graph, a pool of pages. What faults in each turn is fetched all the
+//! same, and what mostly comes back is kept (`world::chance`). One that moves means another part
+//! each time, of which the first guess may have been too large, and that is learned.
 
 use crate::access::Argument;
 use crate::hash::Map;
@@ -107,11 +109,17 @@ impl Scatter {
     }
 
     /// Launches of this function use what this word points to here and there. One that is not
-    /// `novel` has learned its own blocks: it is so only where nearly nothing of what it was
-    /// taken to use is used, and not the same in each turn.
-    pub(crate) fn is_scattered(&self, function: u32, word: u32, novel: bool) -> bool {
+    /// `novel` has learned its own blocks: where the word `moves`, it is so only if nearly
+    /// nothing of what it was taken to use is used, and not the same in each turn.
+    pub(crate) fn is_scattered(
+        &self,
+        (function, word): (u32, u32),
+        novel: bool,
+        moves: bool,
+    ) -> bool {
         let uses = self.words.get(&(function, word));
-        uses.is_some_and(|uses| uses.scattered && (novel || uses.sparse && uses.back >= EVIDENCE))
+        let differs = |uses: &Uses| uses.sparse && uses.back >= EVIDENCE;
+        uses.is_some_and(|uses| uses.scattered && (novel || !moves || differs(uses)))
     }
 
     /// What was seen, for a profile: by function and word, blocks that were used and that were
@@ -165,9 +173,12 @@ mod tests {
     fn an_argument_of_which_most_is_left_alone_is_scattered_and_the_others_are_not() {
         let mut scatter = Scatter::new(100);
         scatter.observe(&arguments(), &blocks(10..60), &blocks(1_000..1_040));
-        assert!(scatter.is_scattered(7, 1, true));
-        assert!(!scatter.is_scattered(7, 0, true));
-        assert!(!scatter.is_scattered(8, 1, true), "another function");
+        assert!(scatter.is_scattered((7, 1), true, true));
+        assert!(!scatter.is_scattered((7, 0), true, true));
+        assert!(
+            !scatter.is_scattered((8, 1), true, true),
+            "another function"
+        );
     }
 
     #[test]
@@ -177,18 +188,32 @@ mod tests {
         for _ in 0..EVIDENCE {
             scatter.came_back(7, 1);
         }
-        assert!(scatter.is_scattered(7, 1, true));
-        assert!(!scatter.is_scattered(7, 1, false), "a fifth is used");
+        assert!(scatter.is_scattered((7, 1), true, true));
+        assert!(
+            !scatter.is_scattered((7, 1), false, true),
+            "a fifth is used"
+        );
         scatter.observe(&arguments(), &[], &blocks(2_000..2_100));
-        assert!(scatter.is_scattered(7, 1, false));
+        assert!(scatter.is_scattered((7, 1), false, true));
+    }
+
+    #[test]
+    fn what_always_points_to_the_same_place_is_left_to_faults_where_less_than_half_is_used() {
+        let mut scatter = Scatter::new(100);
+        scatter.observe(&arguments(), &blocks(1_000..1_040), &blocks(1_040..1_100));
+        assert!(scatter.is_scattered((7, 1), false, false));
+        assert!(!scatter.is_scattered((7, 1), false, true), "it moves");
+        let mut scatter = Scatter::new(100);
+        scatter.observe(&arguments(), &blocks(1_000..1_060), &blocks(1_060..1_100));
+        assert!(!scatter.is_scattered((7, 1), false, false), "most is used");
     }
 
     #[test]
     fn the_same_few_blocks_in_each_turn_are_no_reason_to_look_at_faults_alone() {
         let mut scatter = Scatter::new(100);
         scatter.observe(&arguments(), &[], &blocks(1_000..1_100));
-        assert!(scatter.is_scattered(7, 1, true));
-        assert!(!scatter.is_scattered(7, 1, false));
+        assert!(scatter.is_scattered((7, 1), true, true));
+        assert!(!scatter.is_scattered((7, 1), false, true));
     }
 
     #[test]
@@ -200,7 +225,7 @@ mod tests {
         }
         let mut next = Scatter::new(100);
         next.restore(&scatter.learned());
-        assert!(next.is_scattered(7, 1, false));
+        assert!(next.is_scattered((7, 1), false, true));
         assert_eq!(next.learned(), scatter.learned());
     }
 
@@ -208,18 +233,18 @@ mod tests {
     fn a_few_blocks_tell_nothing() {
         let mut scatter = Scatter::new(100);
         scatter.observe(&arguments(), &[], &blocks(1_000..1_020));
-        assert!(!scatter.is_scattered(7, 1, true));
+        assert!(!scatter.is_scattered((7, 1), true, true));
     }
 
     #[test]
     fn it_is_so_no_longer_once_nearly_all_is_used() {
         let mut scatter = Scatter::new(100);
         scatter.observe(&arguments(), &[], &blocks(1_000..1_100));
-        assert!(scatter.is_scattered(7, 1, true));
+        assert!(scatter.is_scattered((7, 1), true, true));
         for _ in 0..10 {
             scatter.observe(&arguments(), &blocks(1_000..1_500), &[]);
         }
-        assert!(!scatter.is_scattered(7, 1, true));
+        assert!(!scatter.is_scattered((7, 1), true, true));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::units::{BlockId, TICKS};
 use crate::usefulness::Share;
 use crate::world::World;
 use crate::world::block::{Residency, Set};
+use crate::world::chance::Kind;
 
 /// Most faults of one launch that are looked at.
 const FAULTED: usize = 4096;
@@ -167,10 +168,19 @@ impl Engine {
         }
         let lag = self.world.history.lag();
         let block = self.world.blocks.get_mut(slot);
+        let kind = block.kind;
+        let parted = std::mem::take(&mut block.parted);
+        if parted && lag.is_some_and(|lag| position.saturating_sub(block.left) <= lag) {
+            self.world.blocks.chances.missed(kind);
+        }
         if !foretold {
+            let kind = expected.then(|| self.kind_at(address));
+            let block = self.world.blocks.get_mut(slot);
             block.surprise(position, lag);
             block.by_chance = expected;
+            block.kind = kind.unwrap_or_default();
         }
+        let block = self.world.blocks.get_mut(slot);
         if block.last_used < position {
             self.watch.touched += u64::from(loose);
             if (loose || uses) && self.watch.faulted.len() < FAULTED {
@@ -180,6 +190,32 @@ impl Engine {
         block.last_used = block.last_used.max(position);
         self.world.blocks.set_content(slot, true);
         self.policy.faulted(&self.world, slot, exec);
+    }
+}
+
+impl Engine {
+    /// What the running launches use the memory around an address for.
+    fn kind_at(&mut self, address: u64) -> Kind {
+        let world = &self.world;
+        let end = world.running_end.max(world.floor());
+        let running = world
+            .window
+            .iter()
+            .take_while(|launch| launch.position <= end);
+        let points = |argument: &&Argument| {
+            argument.address <= address && world.memory.same_object(argument.address, address)
+        };
+        let argument = running
+            .filter(|launch| covers(&launch.loose, BlockId::containing(address)))
+            .find_map(|launch| {
+                let before = launch.arguments.iter().filter(points);
+                before.max_by_key(|argument| argument.address).copied()
+            });
+        let Some(Argument { function, word, .. }) = argument else {
+            return Kind::default();
+        };
+        let limit = self.config.execution_ids;
+        self.world.blocks.chances.kind(function, word, limit)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::chance::{Chances, Kind};
 use super::index::Index;
 use crate::units::{BLOCK_BYTES, BlockId, TICKS};
 
@@ -152,6 +153,10 @@ pub(crate) struct Block {
     pub again: u8,
     /// The launch was known to use some of the memory around it.
     pub by_chance: bool,
+    /// What for.
+    pub kind: Kind,
+    /// It left the device since then, and was not missed yet.
+    pub parted: bool,
     /// Came by a prefetch and was not used since.
     pub unproven: bool,
     /// How often it came by a prefetch and left while a launch that uses it ran: whether that
@@ -159,6 +164,8 @@ pub(crate) struct Block {
     pub undecided: u8,
     /// A command on it was refused: it is left alone until it is used again.
     pub refused: bool,
+    /// How often in a row that came, while it was not known to be used.
+    pub refusals: u8,
     /// The driver told of bytes that left since its eviction was ordered.
     pub left_seen: bool,
     /// Its eviction is over, and nobody saw it leave.
@@ -218,6 +225,8 @@ pub(crate) struct Blocks {
     moving_out: u64,
     /// Blocks with content, wherever it lies.
     live: u64,
+    /// What becomes of blocks that are used by chance.
+    pub chances: Chances,
     clock: u64,
     running: u64,
 }
@@ -304,9 +313,12 @@ impl Blocks {
             surprised: 0,
             again: 0,
             by_chance: false,
+            kind: Kind::default(),
+            parted: false,
             unproven: false,
             undecided: 0,
             refused: false,
+            refusals: 0,
             left_seen: false,
             doubted: false,
             mapped: false,
@@ -361,6 +373,10 @@ impl Blocks {
         let (holds, leaves) = (block.holds_frame(), residency == Residency::MovingOut);
         if held && !holds {
             block.left = self.running;
+            if block.by_chance && residency == Residency::Host {
+                block.parted = true;
+                self.chances.left(block.kind);
+            }
         }
         self.frames = self.frames + u64::from(holds) - u64::from(held);
         self.moving_out = self.moving_out + u64::from(leaves) - u64::from(out);
@@ -408,6 +424,7 @@ impl Blocks {
     pub(crate) fn bytes(&self) -> u64 {
         let lists = self.free.capacity() + self.retired.capacity() + self.changed.capacity();
         let blocks = self.slots.capacity() * size_of::<Block>();
-        (blocks + self.use_bytes + lists * size_of::<u32>()) as u64 + self.index.bytes()
+        (blocks + self.chances.bytes() as usize + self.use_bytes + lists * size_of::<u32>()) as u64
+            + self.index.bytes()
     }
 }

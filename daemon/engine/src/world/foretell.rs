@@ -75,7 +75,15 @@ impl World {
         if block.by_chance && block.again == 0 && !block.holds_frame() {
             return declared;
         }
-        declared.min(self.next_surprise(block.surprised, lag, from))
+        let again = self.next_surprise(block.surprised, lag, from);
+        let lasts = block.by_chance && self.blocks.chances.lasts(block.kind);
+        if again == NEVER && lasts && block.surprised > 0 && block.holds_frame() {
+            // Used in most cycles, unseen since it is there: at the same moment of each.
+            let cycle = lag.max(1) * TICKS;
+            let cycles = from.saturating_sub(block.surprised).div_ceil(cycle);
+            return declared.min(block.surprised + cycles * cycle);
+        }
+        declared.min(again)
     }
 
     /// When a block that faulted at `surprised`, though nothing foretold it, is taken to do so

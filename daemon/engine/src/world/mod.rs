@@ -4,6 +4,7 @@
 //! world. Decides nothing.
 
 pub(crate) mod block;
+pub(crate) mod chance;
 mod foretell;
 pub(crate) mod history;
 mod index;
@@ -14,6 +15,8 @@ pub(crate) mod progress;
 #[cfg(test)]
 mod tests;
 pub(crate) mod window;
+
+use std::collections::BTreeSet;
 
 use crate::decision::{Decisions, Fate, Step};
 use crate::event::{Cause, Direction};
@@ -66,6 +69,8 @@ pub(crate) struct World {
     /// The device faulted while no launch was under way, and none has passed since: what
     /// runs began before anyone told.
     pub runs_unknown: bool,
+    /// Refused commands' blocks, by the launch after which they are asked again.
+    refusals: BTreeSet<(u64, u32)>,
     /// Parts of the policy that are left out.
     pub without: Without,
     discard: bool,
@@ -94,6 +99,7 @@ impl World {
             remote: config.remote,
             remote_bytes: 0,
             runs_unknown: false,
+            refusals: BTreeSet::new(),
             without: config.without,
             discard: config.discard && !config.without.discard,
             inflight_bytes: config.inflight_bytes.0,
@@ -284,7 +290,7 @@ impl World {
         self.blocks.set_content(slot, true);
         let block = self.blocks.get_mut(slot);
         block.last_used = position;
-        block.refused = false;
+        (block.refused, block.refusals) = (false, 0);
         let undecided = u64::from(std::mem::take(&mut block.undecided));
         if undecided > 0 {
             // It did not fault since it left; where nobody would tell, that says nothing.
@@ -338,6 +344,32 @@ impl World {
         } else {
             self.usefulness.wasted(BLOCK_BYTES);
             self.note(slot, Step::Came(Fate::Wasted));
+        }
+    }
+
+    /// A command on a block was refused: it is left alone until the launch that runs now is
+    /// over, and longer each time that this happens before it is known to be used.
+    pub(crate) fn refuse(&mut self, slot: u32) {
+        let until = self.floor() + (1 << self.blocks.get(slot).refusals.min(10));
+        let block = self.blocks.get_mut(slot);
+        block.refused = true;
+        block.refusals = block.refusals.saturating_add(1);
+        if self.refusals.len() < self.blocks.len() {
+            self.refusals.insert((until, slot));
+        }
+    }
+
+    /// What was refused before launches that are over may be asked again.
+    pub(crate) fn forget_refusals(&mut self) {
+        let floor = self.floor();
+        while let Some(&(until, slot)) = self.refusals.first()
+            && until <= floor
+        {
+            self.refusals.pop_first();
+            let block = self.blocks.get(slot);
+            if block.refused && !block.gone {
+                self.blocks.get_mut(slot).refused = false;
+            }
         }
     }
 

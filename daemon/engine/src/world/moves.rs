@@ -132,11 +132,11 @@ impl World {
             let block = self.blocks.get_mut(slot);
             let residency = block.residency;
             if refused {
-                block.refused = true;
                 if std::mem::take(&mut block.unproven) {
                     self.usefulness.taken_back(BLOCK_BYTES);
                 }
                 self.note(slot, Step::Came(Fate::Refused));
+                self.refuse(slot);
             }
             let block = self.blocks.get_mut(slot);
             match (order.operation, residency, refused) {
@@ -149,7 +149,7 @@ impl World {
                 {
                     // The driver passed over it: a launch needed it that very moment. News of
                     // its leaving may also be late.
-                    block.refused = true;
+                    self.refuse(slot);
                     self.blocks.set(slot, Residency::Device);
                     self.blocks.get_mut(slot).doubted = true;
                     self.note(slot, Step::Came(Fate::Refused));

@@ -199,3 +199,73 @@ fn what_a_launch_used_by_chance_is_kept_for_the_next_time_and_fetched_once_that_
     world.blocks.set(other, Residency::Host);
     assert_eq!(world.next_use(other), 10 * TICKS);
 }
+
+#[test]
+fn what_is_used_by_chance_in_most_cycles_is_kept_though_nobody_sees_it_used() {
+    let (mut world, _) = evicted_meanwhile();
+    let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
+    let other = other.expect("the second block");
+    for exec in [1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1] {
+        world.history.push(exec);
+    }
+    let kind = world.blocks.chances.kind(7, 2, 10);
+    let block = world.blocks.get_mut(other);
+    (block.by_chance, block.kind) = (true, kind);
+    block.surprise(2, Some(4));
+    world.blocks.set(other, Residency::Device);
+    // The device is at launch 8: since launch 6 its use is a guess.
+    world.window.pass(StreamId(0), Seq(1));
+    world.window.pop();
+    for position in 2..=8 {
+        let nothing = Access {
+            set: Arc::from([]),
+            loose: Arc::from([]),
+            sweep: None,
+        };
+        let call = (Seq(position), StreamId(0));
+        world
+            .window
+            .push((position, 0), call, nothing, Arc::from([]));
+    }
+    world.window.pass(StreamId(0), Seq(7));
+    while world.window.pop().is_some() {}
+    assert_eq!(world.floor(), 8);
+    assert_eq!(world.next_use(other), NEVER, "nothing is known of its kind");
+    for _ in 0..100 {
+        world.blocks.chances.left(kind);
+        world.blocks.chances.missed(kind);
+    }
+    assert_eq!(world.next_use(other), 10 * TICKS);
+    world.blocks.set(other, Residency::Host);
+    assert_eq!(world.next_use(other), NEVER, "its next fault will tell");
+}
+
+#[test]
+fn what_was_refused_is_asked_again_later_and_later() {
+    let (mut world, slot) = evicted_meanwhile();
+    let pass = |world: &mut World| {
+        let floor = world.floor();
+        world.window.pass(StreamId(0), Seq(floor));
+        world.window.pop();
+        let nothing = Access {
+            set: Arc::from([]),
+            loose: Arc::from([]),
+            sweep: None,
+        };
+        let call = (Seq(floor + 1), StreamId(0));
+        let next = (floor + 1, 0);
+        world.window.push(next, call, nothing, Arc::from([]));
+        world.forget_refusals();
+    };
+    let mut waits = Vec::new();
+    for _ in 0..3 {
+        world.refuse(slot);
+        let mut launches = 0;
+        while world.blocks.get(slot).refused {
+            pass(&mut world);
+            launches += 1;
+        }
+        waits.push(launches);
+    }
+    assert_eq!(waits, [1, 2, 4]);
+}

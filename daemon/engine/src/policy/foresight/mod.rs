@@ -44,6 +44,7 @@ impl Policy for Foresight {
         stats: &mut Stats,
         commands: &mut Vec<Command>,
     ) {
+        world.forget_refusals();
         self.ranks.refresh(world);
         let begun = world.floor() * TICKS;
         let first = self.ranks.first_absent();

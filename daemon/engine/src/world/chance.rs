@@ -1,0 +1,136 @@
+//! How likely what launches use by chance is used again in the next cycle.
+//!
+//! Owns the evidence, by function and argument word. Accesses that hit are unseen, so what is
+//! on the device says nothing; but a block that has left the device and faults within a cycle
+//! was needed in that cycle, and one that does not was not. Of a cache's pages that a decoder
+//! reads in each step nearly all come back, of rows that are looked up here and there few do.
+
+use crate::hash::Map;
+
+/// Blocks that left from which it can be told.
+const EVIDENCE: u32 = 32;
+/// Evidence counts half as much when there is so much of it.
+const MEMORY: u32 = 512;
+
+/// Blocks that left the device, and of them those that were missed within a cycle.
+#[derive(Clone, Copy, Debug, Default)]
+struct Returns {
+    left: u32,
+    missed: u32,
+}
+
+/// Which kind of use a block was last put to by chance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Kind(u32);
+
+/// What was seen, by kind.
+#[derive(Debug, Default)]
+pub(crate) struct Chances {
+    kinds: Map<(u32, u32), u32>,
+    returns: Vec<Returns>,
+}
+
+impl Chances {
+    /// The kind of what this argument word of this function is used for; none where there are
+    /// too many.
+    pub(crate) fn kind(&mut self, function: u32, word: u32, limit: usize) -> Kind {
+        if let Some(&index) = self.kinds.get(&(function, word)) {
+            return Kind(index);
+        }
+        if self.returns.len() >= limit {
+            return Kind::default();
+        }
+        if self.returns.is_empty() {
+            self.returns.push(Returns::default());
+        }
+        let index = self.returns.len() as u32;
+        self.returns.push(Returns::default());
+        self.kinds.insert((function, word), index);
+        Kind(index)
+    }
+
+    /// A block of this kind left the device.
+    pub(crate) fn left(&mut self, kind: Kind) {
+        if let Some(returns) = self.of(kind) {
+            returns.left += 1;
+            if returns.left >= MEMORY {
+                returns.left /= 2;
+                returns.missed /= 2;
+            }
+        }
+    }
+
+    /// A block of this kind faulted within a cycle of having left.
+    pub(crate) fn missed(&mut self, kind: Kind) {
+        if let Some(returns) = self.of(kind) {
+            returns.missed = (returns.missed + 1).min(returns.left);
+        }
+    }
+
+    /// Blocks of this kind are used in most cycles.
+    pub(crate) fn lasts(&self, kind: Kind) -> bool {
+        let returns = self.returns.get(kind.0 as usize).filter(|_| kind.0 > 0);
+        returns.is_some_and(|r| r.left >= EVIDENCE && r.missed * 2 > r.left)
+    }
+
+    fn of(&mut self, kind: Kind) -> Option<&mut Returns> {
+        self.returns.get_mut(kind.0 as usize).filter(|_| kind.0 > 0)
+    }
+
+    /// Estimated size of the table in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.kinds.capacity() * 13 + self.returns.capacity() * size_of::<Returns>()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(left: u32, missed: u32) -> (Chances, Kind) {
+        let mut chances = Chances::default();
+        let kind = chances.kind(7, 2, 10);
+        for _ in 0..left {
+            chances.left(kind);
+        }
+        for _ in 0..missed {
+            chances.missed(kind);
+        }
+        (chances, kind)
+    }
+
+    #[test]
+    fn what_mostly_comes_back_lasts_and_what_mostly_stays_away_does_not() {
+        let lasts = |(chances, kind): (Chances, Kind)| chances.lasts(kind);
+        assert!(lasts(seen(100, 90)));
+        assert!(!lasts(seen(100, 40)));
+        assert!(!lasts(seen(EVIDENCE - 1, EVIDENCE - 1)), "too few to tell");
+    }
+
+    #[test]
+    fn kinds_are_told_apart_by_function_and_word() {
+        let (mut chances, kind) = seen(100, 90);
+        assert_eq!(chances.kind(7, 2, 10), kind);
+        let other = chances.kind(7, 3, 10);
+        assert!(other != kind && !chances.lasts(other));
+    }
+
+    #[test]
+    fn what_was_seen_long_ago_is_outweighed() {
+        let (mut chances, kind) = seen(MEMORY - 1, MEMORY - 1);
+        for _ in 0..2 * MEMORY {
+            chances.left(kind);
+        }
+        assert!(!chances.lasts(kind));
+    }
+
+    #[test]
+    fn the_table_keeps_its_limit() {
+        let mut chances = Chances::default();
+        for word in 0..100 {
+            chances.kind(1, word, 8);
+        }
+        assert!(chances.returns.len() <= 8 && chances.kinds.len() < 8);
+        assert!(!chances.lasts(Kind::default()));
+    }
+}
