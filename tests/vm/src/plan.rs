@@ -16,6 +16,9 @@ pub const DAEMON_CONFIG_PATH: &str = "/etc/oversubd.toml";
 /// Where the modules lie in the guest.
 pub const MODULES_PATH: &str = "/lib/modules";
 
+/// How the line of the guest's console begins that ends a round.
+pub const ROUND: &str = "round ";
+
 /// Everything that one boot does, in order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
@@ -64,6 +67,8 @@ pub struct ProgramLoad {
     pub bytes: u64,
     /// Iterations.
     pub iterations: u32,
+    /// After so many of them everything is learned: the others are counted by themselves.
+    pub settled_after: u32,
     /// Who moves memory.
     pub steering: Steering,
     /// More arguments.
@@ -80,6 +85,10 @@ pub enum Steering {
     Driver,
     /// The shim and the daemon, as a user runs them.
     Oversub,
+    /// nvidia-uvm by itself: the program's own managed memory, with nothing around it.
+    Alone,
+    /// The daemon alone, attached to the program while it runs.
+    Attached,
 }
 
 /// A program, and how often its daemon is killed.
@@ -152,6 +161,9 @@ pub struct Rounded {
     pub name: String,
     /// How long it took, in the guest.
     pub seconds: f64,
+    /// What it took of the host's processors, which the guest cannot know.
+    #[serde(default)]
+    pub processor_seconds: f64,
     /// What came out, or why it could not be done.
     pub outcome: Result<Outcome, String>,
 }
@@ -208,6 +220,19 @@ pub struct ProgramCounts {
     pub bytes_out: u64,
     /// Of those to the device, by a call.
     pub called_in: u64,
+    /// Of all that, what its last iterations did, by the driver's procfs.
+    pub settled: Settled,
+}
+
+/// What the driver did in the last iterations of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Settled {
+    /// So many.
+    pub iterations: u32,
+    /// GPU faults, raw.
+    pub faults: u64,
+    /// Bytes moved to the device and from it, for any cause.
+    pub bytes: u64,
 }
 
 /// Faults as everybody counted them.

@@ -86,7 +86,10 @@ impl Verdict {
             } else {
                 "failed"
             };
-            eprintln!("        {}: {kind} in {:.1} s", round.name, round.seconds);
+            eprintln!(
+                "        {}: {kind} in {:.1} s, {:.1} s of processors",
+                round.name, round.seconds, round.processor_seconds
+            );
         }
         for (program, figures) in &self.products {
             eprintln!(

@@ -6,14 +6,14 @@ use oversub_vm::plan::{
     FaultLoad, HostileLoad, ProbeLoad, ProgramLoad, RestartLoad, Round, Steering, Work,
 };
 
+use crate::product::Length;
 use crate::{judge, product};
 
 /// The GPU's memory in the rounds that count faults, MiB.
 const FAULTS_MIB: u64 = 16;
 /// Bytes of a launch of `sweep`: one block, as the GPU has few of them.
 const LAUNCH_BYTES: u64 = 2 << 20;
-/// The GPU's memory in the product's rounds, MiB, and the programs' in parts of it.
-const PRODUCT_MIB: u64 = 64;
+/// The programs' memory in the product's rounds, in parts of the GPU's.
 const PRODUCT_RATIO: f64 = 1.5;
 /// Kernels last so many times what they take of the guest's one processor, which also does
 /// the work of the link: long enough that what they need next can come meanwhile, as on a
@@ -22,6 +22,11 @@ const PRODUCT_RATIO: f64 = 1.5;
 const PRODUCT_SCALE: u32 = 40;
 /// The GPU's memory where daemons are killed, MiB: enough for a policy to work.
 const RESTARTS_MIB: u64 = 32;
+/// How long a program runs whose daemons are killed; nothing is counted of it.
+const RESTARTED: Length = Length {
+    iterations: 10,
+    settled_after: 10,
+};
 
 fn round(name: &str, memory_mib: u64, work: Work) -> Round {
     Round {
@@ -121,11 +126,12 @@ fn probes(combination: Combination, driver: &str) -> Vec<Round> {
     rounds
 }
 
-fn program(name: &str, memory_mib: u64, iterations: u32, steering: Steering) -> ProgramLoad {
+fn program(name: &str, memory_mib: u64, length: Length, steering: Steering) -> ProgramLoad {
     ProgramLoad {
         program: name.to_owned(),
         bytes: ((memory_mib << 20) as f64 * PRODUCT_RATIO) as u64,
-        iterations,
+        iterations: length.iterations,
+        settled_after: length.settled_after,
         steering,
         arguments: match name {
             "sweep" => vec!["--chunk-bytes".to_owned(), LAUNCH_BYTES.to_string()],
@@ -135,19 +141,21 @@ fn program(name: &str, memory_mib: u64, iterations: u32, steering: Steering) -> 
     }
 }
 
-/// Each figure's program alone and steered, at two lengths.
+/// Each figure's program alone and steered.
 fn product() -> Vec<Round> {
-    let mut rounds = Vec::new();
+    let mut rounds: Vec<Round> = Vec::new();
     for figure in &judge::FIGURES {
-        for steering in [Steering::Driver, figure.steering] {
-            for iterations in product::ITERATIONS {
-                let title = format!("{} x {iterations}, {steering:?}", figure.program);
-                let load = program(figure.program, PRODUCT_MIB, iterations, steering);
-                let next = round(&title.to_lowercase(), PRODUCT_MIB, Work::Program(load));
-                // Figures of one program share its runs on the driver alone.
-                if !rounds.iter().any(|known: &Round| known.name == next.name) {
-                    rounds.push(next);
-                }
+        let runs = [
+            (figure.baseline, product::ALONE),
+            (figure.steering, figure.length),
+        ];
+        for (steering, length) in runs {
+            let title = format!("{}, {steering:?}", figure.program).to_lowercase();
+            let load = program(figure.program, figure.memory_mib, length, steering);
+            let next = round(&title, figure.memory_mib, Work::Program(load));
+            // Figures of one program share its run on the driver alone.
+            if !rounds.iter().any(|known| known.name == next.name) {
+                rounds.push(next);
             }
         }
     }
@@ -157,7 +165,7 @@ fn product() -> Vec<Round> {
 /// Daemons killed and the driver loaded anew around running programs.
 fn restarts() -> Round {
     let load = RestartLoad {
-        program: program("sweep", RESTARTS_MIB, 10, Steering::Oversub),
+        program: program("sweep", RESTARTS_MIB, RESTARTED, Steering::Oversub),
         kills: 2,
     };
     round(

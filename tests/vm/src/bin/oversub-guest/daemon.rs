@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use oversub_vm::plan::{DAEMON_CONFIG_PATH, PROGRAMS_PATH};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Where programs find it.
 pub const SOCKET: &str = "/run/oversub/oversubd.sock";
@@ -57,15 +57,12 @@ impl Daemon {
 
     /// Its answer to a question on the control socket.
     pub fn ask(&self, question: &str) -> Result<Value> {
-        let mut stream = UnixStream::connect(control()).context("oversubd does not listen")?;
-        writeln!(stream, "{{\"version\":1,\"request\":\"{question}\"}}")?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        let answer: Value = serde_json::from_str(&line).context("oversubd's answer")?;
-        match answer.get(question) {
-            Some(answer) => Ok(answer.clone()),
-            None => bail!("oversubd answers {answer}"),
-        }
+        request(&json!(question), question)
+    }
+
+    /// Has it steer a process from outside, as `oversub attach` does.
+    pub fn attach(&self, pid: u32) -> Result<()> {
+        request(&json!({ "attach": pid }), "attached").map(drop)
     }
 
     /// Ends it as a crash does.
@@ -82,6 +79,19 @@ impl Daemon {
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         let _ = self.child.wait();
         show();
+    }
+}
+
+/// What it answers to a request, by the name that the answer has.
+fn request(request: &Value, name: &str) -> Result<Value> {
+    let mut stream = UnixStream::connect(control()).context("oversubd does not listen")?;
+    writeln!(stream, "{}", json!({ "version": 1, "request": request }))?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    let answer: Value = serde_json::from_str(&line).context("oversubd's answer")?;
+    match answer.get(name) {
+        Some(answer) => Ok(answer.clone()),
+        None => bail!("oversubd answers {answer}"),
     }
 }
 

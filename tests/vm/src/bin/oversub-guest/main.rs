@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use oversub_vm::plan::{Answer, Outcome, PLAN_PATH, Plan, Round, Rounded, Work};
+use oversub_vm::plan::{Answer, Outcome, PLAN_PATH, Plan, ROUND, Round, Rounded, Work};
 
 /// First argument of a process that does one piece of work.
 const WORK: &str = "--work";
@@ -70,10 +70,11 @@ fn run() -> Result<Answer> {
     for round in &plan.rounds {
         let began = Instant::now();
         let outcome = one_round(round, &mut answer).map_err(|error| format!("{error:#}"));
-        println!("round {}: {:?}", round.name, outcome);
+        println!("{ROUND}{}: {:?}", round.name, outcome);
         answer.rounds.push(Rounded {
             name: round.name.clone(),
             seconds: began.elapsed().as_secs_f64(),
+            processor_seconds: 0.0,
             outcome,
         });
     }

@@ -19,7 +19,8 @@ use crate::modules;
 /// Where managed memory is put: no program or library is mapped there.
 const BASE: u64 = 0x7e00_0000_0000;
 const BLOCK: u64 = 2 << 20;
-const PAGE: u64 = 4096;
+/// Bytes of a page, in which procfs counts.
+pub const PAGE: u64 = 4096;
 /// Faults of a launch before it waits: a batch of the driver's.
 const IN_FLIGHT: u32 = 256;
 const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
@@ -179,7 +180,7 @@ fn count(counts: &mut DriverCounts, event: &ProbeEvent) {
 }
 
 /// The driver's own counters, of the one GPU that is there.
-fn procfs() -> Result<DriverCounts> {
+pub fn procfs() -> Result<DriverCounts> {
     let gpus = "/proc/driver/nvidia-uvm/gpus";
     let (mut stats, mut info) = (String::new(), String::new());
     for entry in fs::read_dir(gpus).with_context(|| format!("cannot read {gpus}"))? {

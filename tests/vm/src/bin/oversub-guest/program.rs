@@ -2,40 +2,65 @@
 //! soft CUDA driver, nvidia-uvm behind it, and oversub around it.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use oversub_vm::plan::{PROGRAMS_PATH, ProgramCounts, ProgramLoad, Steering};
+use anyhow::{Context, Result, anyhow};
+use oversub_vm::plan::{
+    DriverCounts, PROGRAMS_PATH, ProgramCounts, ProgramLoad, Settled, Steering,
+};
 use serde_json::Value;
 
 use crate::daemon::{Daemon, SOCKET};
+use crate::probes;
 
 const DRIVER_FOLDER: &str = "/tmp/cuda";
 const STATS: &str = "/tmp/stats.json";
+/// How often it is tried to attach to a program that has no managed memory yet.
+const ATTACH_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Runs it.
 pub fn run(load: &ProgramLoad) -> Result<ProgramCounts> {
     let daemon = match load.steering {
-        Steering::Driver => None,
-        Steering::Oversub => Some(Daemon::start()?),
+        Steering::Driver | Steering::Alone => None,
+        Steering::Oversub | Steering::Attached => Some(Daemon::start()?),
     };
-    let counts = Running::start(load)?.finish();
+    let mut program = Running::start(load)?;
+    if let (Steering::Attached, Some(daemon)) = (load.steering, &daemon) {
+        attach(daemon, &mut program)?;
+    }
+    let counts = program.finish();
     if let Some(daemon) = daemon {
         let status = daemon.ask("status");
         daemon.stop();
         if let Ok(status) = status {
-            eprintln!("{}: {}", load.program, status["closed_sessions"]);
+            let (sessions, attached) = (&status["closed_sessions"], &status["attached"]);
+            eprintln!("{}: {sessions} {attached}", load.program);
         }
     }
     counts
 }
 
+/// Has the daemon steer the program as soon as it has managed memory.
+fn attach(daemon: &Daemon, program: &mut Running) -> Result<()> {
+    while let Err(refused) = daemon.attach(program.child.id()) {
+        if program.has_ended()? {
+            return Err(refused.context("the program ended before it could be attached to"));
+        }
+        std::thread::sleep(ATTACH_INTERVAL);
+    }
+    Ok(())
+}
+
 /// A workload that runs. One at a time.
 pub struct Running {
-    program: String,
+    load: ProgramLoad,
     child: Child,
+    watch: JoinHandle<Result<Settled>>,
 }
 
 impl Running {
@@ -48,19 +73,25 @@ impl Running {
             symlink(format!("{PROGRAMS_PATH}/liboversub_softgpu.so"), link)?;
         }
         let _ = fs::remove_file(STATS);
+        let mut command = Command::new(format!("{PROGRAMS_PATH}/{}", load.program));
         let policy = match load.steering {
-            Steering::Driver => "driver",
-            Steering::Oversub => "foresight",
+            Steering::Driver => Some("driver"),
+            Steering::Oversub => Some("foresight"),
+            Steering::Alone | Steering::Attached => None,
         };
-        let child = Command::new(format!("{PROGRAMS_PATH}/{}", load.program))
+        match policy {
+            Some(policy) => command
+                .env("LD_PRELOAD", format!("{PROGRAMS_PATH}/liboversub.so"))
+                .env("OVERSUB_SOCKET", SOCKET)
+                .env("OVERSUB_POLICY", policy),
+            None => command.arg("--managed"),
+        };
+        let mut child = command
             .arg("--json")
             .args(["--bytes", &load.bytes.to_string()])
             .args(["--iterations", &load.iterations.to_string()])
             .args(&load.arguments)
             .env("LD_LIBRARY_PATH", DRIVER_FOLDER)
-            .env("LD_PRELOAD", format!("{PROGRAMS_PATH}/liboversub.so"))
-            .env("OVERSUB_SOCKET", SOCKET)
-            .env("OVERSUB_POLICY", policy)
             .env("OVERSUB_SOFTGPU_BACKEND", "uvm")
             .env("OVERSUB_SOFTGPU_STATS", STATS)
             .env(
@@ -68,11 +99,13 @@ impl Running {
                 load.compute_scale.to_string(),
             )
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("{} cannot be started", load.program))?;
-        let program = load.program.clone();
-        Ok(Self { program, child })
+        let said = child.stderr.take().context("its output is not there")?;
+        let (load, watched) = (load.clone(), load.clone());
+        let watch = std::thread::spawn(move || watch(&watched, said));
+        Ok(Self { load, child, watch })
     }
 
     /// It has ended.
@@ -82,7 +115,7 @@ impl Running {
 
     /// Waits for its end; what it did.
     pub fn finish(self) -> Result<ProgramCounts> {
-        let program = self.program;
+        let program = self.load.program;
         let output = self.child.wait_with_output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         let result: Value = text
@@ -96,7 +129,10 @@ impl Running {
             let value = stats[name].as_u64();
             value.with_context(|| format!("the soft GPU's counters have no {name}"))
         };
+        let settled = self.watch.join();
+        let settled = settled.map_err(|_| anyhow!("the thread that watches panicked"))??;
         Ok(ProgramCounts {
+            settled,
             ok: result["ok"] == Value::Bool(true) && output.status.success(),
             seconds: result["seconds"].as_f64().unwrap_or_default(),
             faults: number("faults")?,
@@ -107,4 +143,28 @@ impl Running {
                 .unwrap_or_default(),
         })
     }
+}
+
+/// Hands on what the program says, and asks the driver for its counters when the iteration
+/// is over by which everything is learned, and when the last one is.
+fn watch(load: &ProgramLoad, said: ChildStderr) -> Result<Settled> {
+    let end_of = |iteration| format!("{}: iteration {iteration}/", load.program);
+    let ends = [load.settled_after, load.iterations].map(end_of);
+    let mut at_ends = [DriverCounts::default(); 2];
+    for line in BufReader::new(said).lines() {
+        let line = line?;
+        for (end, at_end) in ends.iter().zip(&mut at_ends) {
+            if line.starts_with(end.as_str()) {
+                *at_end = probes::procfs()?;
+            }
+        }
+        eprintln!("{line}");
+    }
+    let [before, after] = at_ends;
+    let pages = |counts: DriverCounts| counts.pages_in + counts.pages_out;
+    Ok(Settled {
+        iterations: load.iterations.saturating_sub(load.settled_after),
+        faults: after.faults.saturating_sub(before.faults),
+        bytes: pages(after).saturating_sub(pages(before)) * probes::PAGE,
+    })
 }
