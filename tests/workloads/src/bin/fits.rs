@@ -34,7 +34,7 @@ fn fits(arguments: &Arguments) -> anyhow::Result<Report> {
         ..
     } = arguments.common;
     let words = state_words(bytes.unwrap_or(320 * MIB))?;
-    let iterations = iterations.unwrap_or(60);
+    let iterations = iterations.unwrap_or(180);
     let [state_seed, small_seed] = fill_seeds(seed);
     let device = Device::open()?;
     let state = device.allocate(words * 4)?;
