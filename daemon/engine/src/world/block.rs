@@ -162,7 +162,8 @@ pub(crate) struct Block {
     /// How often it came by a prefetch and left while a launch that uses it ran: whether that
     /// had used it by then shows only at its end.
     pub undecided: u8,
-    /// A command on it was refused: it is left alone until it is used again.
+    /// A command on it was refused: it is left alone until it is used again, or for some
+    /// launches (`World::refuse`).
     pub refused: bool,
     /// How often in a row that came, while it was not known to be used.
     pub refusals: u8,
