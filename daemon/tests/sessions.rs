@@ -18,6 +18,8 @@ use oversub_protocol::command::Operation;
 use oversub_protocol::event::{Kind, MemoryRecord};
 use oversub_protocol::handshake::{Hello, Status, padded};
 use oversub_protocol::layout::events_memfd;
+use oversubd::control::why::WhyQuestion;
+use oversubd::control::{Answer, Question};
 use zerocopy::IntoBytes;
 
 /// Sweeps `blocks` blocks, one launch each, and executes every command at once; the
@@ -252,6 +254,37 @@ fn records_about_memory_that_is_not_the_sessions_are_counted_and_dropped() {
     assert_eq!((session.records_rejected, session.records_unknown), (8, 1));
     assert_eq!(session.snapshot.managed_bytes, BLOCK_BYTES);
     assert_eq!(session.stats.launches, 0);
+}
+
+#[test]
+fn freed_memory_is_dead_once_its_last_launch_is_over_and_not_before() {
+    let daemon = Daemon::start();
+    let mut client = Client::connect(&daemon);
+    let pool = MemoryRecord::MANAGED | MemoryRecord::POOL;
+    client.memory(Kind::ALLOC, pool, block(0), 16 * BLOCK_BYTES);
+    client.memory(Kind::USE, 0, block(0), BLOCK_BYTES);
+    client.launch(0, block(0));
+    let last = client.launch(0, block(0));
+    client.unuse(block(0), BLOCK_BYTES);
+    client.launch(0, block(0));
+    let is_dead_at = |launch: u64| {
+        eventually("the device gets there", || {
+            let question = WhyQuestion {
+                session: None,
+                address: Some(block(0)),
+                newest: 0,
+            };
+            let Answer::Why(sessions) = daemon.ask(Question::Why(question)) else {
+                panic!("no answer to why");
+            };
+            let view = sessions.into_iter().next()?.block?;
+            (view.launch == launch).then_some(view.dead)
+        })
+    };
+    client.passed(last - 1);
+    assert!(!is_dead_at(last), "its last launch still runs");
+    client.passed(last);
+    assert!(is_dead_at(last + 1), "nobody uses it any more");
 }
 
 #[test]

@@ -148,10 +148,11 @@ impl Intake {
                     let stream = StreamId(Progress::slot(record.head.stream));
                     self.engine.step(
                         now,
+                        // The launch of that number was put into its stream before.
                         &Event::Unuse {
                             address,
                             stream,
-                            seq: Seq(record.seq),
+                            seq: Seq(record.seq.saturating_add(1)),
                         },
                     );
                 }

@@ -369,14 +369,14 @@ impl Client {
     }
 
     pub fn memory(&self, kind: Kind, flags: u32, address: u64, bytes: u64) {
-        self.push(&MemoryRecord::new(
-            kind,
-            0,
-            flags,
-            self.seq + 1,
-            address,
-            bytes,
-        ));
+        let next = self.seq + 1;
+        self.push(&MemoryRecord::new(kind, 0, flags, next, address, bytes));
+    }
+
+    /// A part of a pool segment is freed behind the newest launch.
+    pub fn unuse(&self, address: u64, bytes: u64) {
+        let record = MemoryRecord::new(Kind::UNUSE, 0, 0, self.seq, address, bytes);
+        self.push(&record);
     }
 
     pub fn alloc(&self, address: u64, bytes: u64) {
