@@ -5,7 +5,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use oversub_protocol::command::queue;
 use oversub_protocol::event::{Kind, MemoryRecord};
 use oversub_shim_core::BLOCK_BYTES;
-use oversub_shim_core::abi::{ADVISE_PREFERRED_LOCATION, CuResult, Location, MEM_ATTACH_GLOBAL};
+use oversub_shim_core::abi::{
+    ADVISE_PREFERRED_LOCATION, CuResult, Device, Location, MEM_ATTACH_GLOBAL,
+    UNADVISE_PREFERRED_LOCATION,
+};
 use oversub_shim_core::allocations::{Allocation, flags};
 use oversub_shim_core::capacity::{self, Budget, Facts, Placement};
 
@@ -158,6 +161,26 @@ pub fn keep_on_host(address: u64, bytes: u64) -> bool {
     };
     // SAFETY: managed memory that no one else knows yet.
     unsafe { driver::advise(address, size, ADVISE_PREFERRED_LOCATION, Location::HOST) }.is_ok()
+}
+
+/// Takes [`keep_on_host`] back. The device is preferred for a moment, since that takes away
+/// its mappings of what lies on the host, so that faults bring it again (`uvm_policy.c:175` in
+/// 580).
+///
+/// # Errors
+/// What the driver says.
+pub fn let_migrate(device: Device, address: u64, bytes: u64) -> Result<(), CuResult> {
+    let size = usize::try_from(bytes).map_err(|_| CuResult::INVALID_VALUE)?;
+    let here = Location::device(device);
+    for advice in [ADVISE_PREFERRED_LOCATION, UNADVISE_PREFERRED_LOCATION] {
+        // SAFETY: managed memory, as the caller has checked; if freed meanwhile, the driver
+        // refuses.
+        let result = unsafe { driver::advise(address, size, advice, here) };
+        if !result.is_ok() {
+            return Err(result);
+        }
+    }
+    Ok(())
 }
 
 /// Puts new memory where it should be; the flags that say so.

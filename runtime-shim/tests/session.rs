@@ -270,6 +270,38 @@ fn commands_are_executed_merged_and_reported_done() {
 }
 
 #[test]
+fn memory_stays_on_the_host_by_command_and_migrates_again_by_another() {
+    let mut meeting = meeting("on-host", &[]);
+    let address = alloc(&mut meeting, 4 * MIB);
+    let mut session = meeting.session();
+    let id = session.command(Operation::USE_ON_HOST, address, 4 * MIB);
+    session.wait_done(2, id);
+    assert_eq!(meeting.program.ask("last advice"), "32", "prefers the host");
+    let id = session.command(Operation::LET_MIGRATE, address, 4 * MIB);
+    session.wait_done(2, id);
+    let told = meeting.program.ask("last advice");
+    assert_eq!(told, "323141", "then the device for a moment, then nothing");
+    meeting.program.quit();
+}
+
+#[test]
+fn on_memory_that_the_program_manages_itself_it_alone_advises() {
+    let mut meeting = meeting("advice", &[]);
+    alloc(&mut meeting, 4 * MIB);
+    let own = meeting.program.number(&format!("managed {}", 4 * MIB));
+    let mut session = meeting.session();
+    for _ in 0..2 {
+        expect!(&mut session, Record::Alloc(_) => ());
+    }
+    let id = session.command(Operation::USE_ON_HOST, own, 4 * MIB);
+    session.wait_done(2, id);
+    let refused = expect!(&mut session, Record::CommandFailed(record) => *record);
+    assert_eq!(refused.seq, u64::from(id));
+    assert_eq!(meeting.program.count("cuMemAdvise_v2"), 0);
+    meeting.program.quit();
+}
+
+#[test]
 fn a_command_on_memory_that_is_not_there_is_refused_and_the_queue_goes_on() {
     let mut meeting = meeting("refused", &[]);
     let address = alloc(&mut meeting, 4 * MIB);

@@ -124,6 +124,33 @@ fn probes_see_the_faults_and_the_bytes_that_the_soft_gpu_counts() {
 }
 
 #[test]
+fn rows_that_nobody_can_foretell_are_read_where_they_lie() {
+    let daemon = Daemon::start();
+    if !probes(&daemon) {
+        return;
+    }
+    let socket = daemon.socket().to_string_lossy().into_owned();
+    let counted = |policy: &str| {
+        let (_folder, path) = stats_file();
+        let options = ["--quiet", "--policy", policy, "--socket", &socket];
+        let gather = Workload::new("gather", 1.5, 12);
+        assert_right(&outcome(&mut gather.under_oversub(&options, &path)));
+        stats(&path)
+    };
+    // The probes are in the soft GPU from the first session's begin on.
+    let number = |counted: &Value, name: &str| counted[name].as_u64().unwrap();
+    let alone = counted("driver");
+    let foresight = counted("foresight");
+    assert_eq!(number(&alone, "remote_bytes"), 0);
+    assert!(number(&foresight, "remote_bytes") > 0, "{foresight}");
+    let [alone, foresight] = [alone, foresight].map(|run| number(&run, "batches"));
+    assert!(
+        foresight * 2 < alone,
+        "{foresight} batches of faults, {alone} by the driver alone"
+    );
+}
+
+#[test]
 fn a_finished_session_stays_in_the_status_with_its_totals() {
     let daemon = Daemon::start();
     let (_folder, path) = stats_file();

@@ -42,4 +42,9 @@ pub enum Operation {
     Discard,
     /// Give device memory to blocks without content ([`Queue::Local`]).
     Populate,
+    /// Leave on the host what lies there and what is born: launches use it there, and no fault
+    /// brings it to the device ([`Queue::Local`]).
+    UseOnHost,
+    /// Take that back: faults bring it again ([`Queue::Local`]).
+    LetMigrate,
 }

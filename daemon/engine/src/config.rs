@@ -29,6 +29,8 @@ pub struct Config {
     /// A fault of the device maps the host's page and moves nothing, and so does a first
     /// touch: only commands bring content to the device.
     pub remote: bool,
+    /// Single allocations may be treated so, by command ([`crate::Operation::UseOnHost`]).
+    pub use_on_host: bool,
     /// First guess of the link's rate, bytes per microsecond; measured from then on.
     pub link_bytes_per_us: f64,
     /// Most bytes that prefetches may have in flight.
@@ -84,6 +86,7 @@ impl Config {
             capacity,
             enforce: false,
             remote: false,
+            use_on_host: false,
             link_bytes_per_us: 12_000.0,
             inflight_bytes: Bytes(16 << 20),
             discard: true,

@@ -37,11 +37,19 @@ pub enum Reason {
     Undroppable,
     /// Dropped: its content is dead and lies on the host.
     Stale,
+    /// Used on the host: each time faults brought it, little of it was used before it left.
+    Sparse,
+    /// Fetched: a part of it is on the device, and the rest would be used on the host.
+    Partly,
+    /// Migrates again: launches took longer while it was used on the host.
+    Slower,
+    /// Migrates again: memory was handed out anew there.
+    Renewed,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Needed,
         Self::UsedOnHost,
         Self::Correlated,
@@ -54,6 +62,10 @@ impl Reason {
         Self::Dead,
         Self::Undroppable,
         Self::Stale,
+        Self::Sparse,
+        Self::Partly,
+        Self::Slower,
+        Self::Renewed,
     ];
 
     /// A word for it.
@@ -71,6 +83,10 @@ impl Reason {
             Self::Dead => "dead",
             Self::Undroppable => "undroppable",
             Self::Stale => "stale",
+            Self::Sparse => "sparse",
+            Self::Partly => "partly",
+            Self::Slower => "slower",
+            Self::Renewed => "renewed",
         }
     }
 
@@ -89,6 +105,10 @@ impl Reason {
             Self::Dead => "its content is dead, and its frame is wanted before it is born again",
             Self::Undroppable => "its content is dead, but cannot be dropped here",
             Self::Stale => "its content is dead and lay on the host",
+            Self::Sparse => "each time faults brought it, little of it was used before it left",
+            Self::Partly => "a part of it was on the device, and the rest used on the host",
+            Self::Slower => "launches took longer while it was used on the host",
+            Self::Renewed => "memory was handed out anew there",
         }
     }
 }

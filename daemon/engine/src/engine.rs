@@ -258,6 +258,7 @@ impl Engine {
                 + world.blocks.bytes()
                 + world.history.bytes()
                 + world.orders.table_bytes()
+                + world.visits.bytes()
                 + world.progress.bytes()
                 + world.decisions.bytes()
                 + self.identities.bytes()

@@ -227,6 +227,7 @@ fn feed(events: &[Wild], policy: PolicyKind, enforce: bool, remote: bool) -> Vec
     let mut config = Config::new(policy, Bytes(24 * BLOCK_BYTES));
     config.enforce = enforce;
     config.remote = remote;
+    config.use_on_host = !enforce;
     config.blocks = 512;
     config.history_launches = 128;
     config.execution_ids = 16;

@@ -18,6 +18,10 @@ impl Operation {
     /// Prefetch a range that has no content to transfer (unpopulated or discarded), on a
     /// stream of its own, so that it does not wait behind transfers.
     pub const POPULATE: Operation = Operation(4);
+    /// Advise that the range is preferred on the host: the device uses it there.
+    pub const USE_ON_HOST: Operation = Operation(5);
+    /// Take that advice back, and the device's mappings of what lies on the host.
+    pub const LET_MIGRATE: Operation = Operation(6);
 }
 
 /// One command.

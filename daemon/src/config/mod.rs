@@ -190,6 +190,7 @@ pub struct EngineConfig {
     pub device_reserve: Size,
     pub link_bytes_per_us: f64,
     pub inflight: Size,
+    pub use_on_host: bool,
     pub history_launches: usize,
     pub execution_ids: usize,
     pub blocks: usize,
@@ -206,6 +207,7 @@ impl Default for EngineConfig {
             device_reserve: Size(16 << 20),
             link_bytes_per_us: engine.link_bytes_per_us,
             inflight: Size(engine.inflight_bytes.0),
+            use_on_host: true,
             history_launches: engine.history_launches,
             execution_ids: engine.execution_ids,
             blocks: engine.blocks,
@@ -408,6 +410,7 @@ impl Config {
         config.enforce = enforce;
         // The shim advises so, for the policies that fetch.
         config.remote = enforce && matches!(policy, Policy::Foresight | Policy::Deepum);
+        config.use_on_host = self.engine.use_on_host && !enforce;
         config.discard = discard;
         config.link_bytes_per_us = self.engine.link_bytes_per_us;
         config.inflight_bytes = engine::Bytes(self.engine.inflight.0);

@@ -115,7 +115,7 @@ pub struct DecisionView {
     pub at_us: u64,
     /// First byte of the block.
     pub address: u64,
-    /// `prefetch`, `populate`, `evict`, `discard`, or what came of one: `useful`, `late`,
+    /// `prefetch`, `populate`, `evict`, `discard`, `use-on-host`, `let-migrate`, or what came of one: `useful`, `late`,
     /// `wasted`, `refused`.
     pub what: String,
     /// Of a command, why.
@@ -167,6 +167,8 @@ fn operation_name(operation: Operation) -> &'static str {
         Operation::Evict => "evict",
         Operation::Discard => "discard",
         Operation::Populate => "populate",
+        Operation::UseOnHost => "use-on-host",
+        Operation::LetMigrate => "let-migrate",
     }
 }
 

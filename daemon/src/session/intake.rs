@@ -448,5 +448,7 @@ fn wire_operation(operation: Operation) -> WireOperation {
         Operation::Evict => WireOperation::EVICT,
         Operation::Discard => WireOperation::DISCARD,
         Operation::Populate => WireOperation::POPULATE,
+        Operation::UseOnHost => WireOperation::USE_ON_HOST,
+        Operation::LetMigrate => WireOperation::LET_MIGRATE,
     }
 }

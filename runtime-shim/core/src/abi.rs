@@ -102,6 +102,9 @@ impl Location {
 /// `CU_MEM_ADVISE_SET_PREFERRED_LOCATION`.
 pub const ADVISE_PREFERRED_LOCATION: c_uint = 3;
 
+/// `CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION`.
+pub const UNADVISE_PREFERRED_LOCATION: c_uint = 4;
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -103,7 +103,10 @@ pub fn check(command: &CommandRecord) -> Result<(), Invalid> {
     let queue = match command.operation {
         Operation::PREFETCH => queue::IN,
         Operation::EVICT => queue::OUT,
-        Operation::DISCARD | Operation::POPULATE => queue::LOCAL,
+        Operation::DISCARD
+        | Operation::POPULATE
+        | Operation::USE_ON_HOST
+        | Operation::LET_MIGRATE => queue::LOCAL,
         _ => return Err(Invalid::Unknown),
     };
     if command.queue != queue {

@@ -8,6 +8,7 @@ use oversub_protocol::event::{Kind, MemoryRecord};
 use oversub_protocol::latency;
 use oversub_protocol::ring::Reader;
 use oversub_shim_core::abi::{CuResult, Handle, Location};
+use oversub_shim_core::allocations::flags;
 use oversub_shim_core::commands::{Batch, check};
 use oversub_shim_core::streams::has_passed;
 
@@ -15,7 +16,7 @@ use super::ISSUE;
 use crate::context::{self, Place};
 use crate::session::{self, Session, now_ns};
 use crate::state::{ALLOCATIONS, POOL};
-use crate::{driver, order};
+use crate::{driver, managed, order};
 
 /// Most commands taken at a time.
 const TAKEN: usize = 64;
@@ -185,9 +186,10 @@ impl<'a> Issuer<'a> {
 
     /// Hands a batch to the driver; `taken[start .. end]` are its commands (and others').
     fn hand_over(&mut self, batch: &mut Batch, stream: Handle, start: usize, end: usize) {
-        if batch.operation == Operation::DISCARD {
-            self.discard_each(stream, start, end);
-            return;
+        match batch.operation {
+            Operation::DISCARD => return self.discard_each(stream, start, end),
+            Operation::USE_ON_HOST | Operation::LET_MIGRATE => return self.advise_each(start, end),
+            _ => {}
         }
         if batch.is_empty() {
             return;
@@ -259,6 +261,30 @@ impl<'a> Issuer<'a> {
                 self.count(queue::LOCAL, Operation::DISCARD, index, index + 1);
             } else {
                 self.refuse(&command, result);
+            }
+        }
+    }
+
+    /// Advises where ranges should be. What the program obtained as managed memory itself is
+    /// its own to advise on.
+    fn advise_each(&self, start: usize, end: usize) {
+        for index in start..end {
+            let Some(command) = self.command(index, queue::LOCAL) else {
+                continue;
+            };
+            let own = ALLOCATIONS.find(command.address);
+            let result = if own.is_none_or(|found| found.is(flags::BY_PROGRAM)) {
+                Err(CuResult::NOT_SUPPORTED)
+            } else if command.operation == Operation::LET_MIGRATE {
+                managed::let_migrate(self.place.device, command.address, command.bytes)
+            } else if managed::keep_on_host(command.address, command.bytes) {
+                Ok(())
+            } else {
+                Err(CuResult::NOT_SUPPORTED)
+            };
+            match result {
+                Ok(()) => self.count(queue::LOCAL, command.operation, index, index + 1),
+                Err(status) => self.refuse(&command, status),
             }
         }
     }

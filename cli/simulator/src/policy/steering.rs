@@ -317,6 +317,11 @@ impl Steering {
                 let whole: Vec<Piece> = whole.collect();
                 desk.populate(&whole, Room::Take)
             }
+            // Its accesses are of whole blocks, of which there is no sparse use.
+            Operation::UseOnHost | Operation::LetMigrate => {
+                self.step(desk, &Event::Refused { queue, id });
+                return;
+            }
             Operation::Discard => {
                 // What the shim does: the range must be the pool's own, and passed.
                 if !self.parts.claim(region, self.finished) {

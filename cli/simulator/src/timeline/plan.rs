@@ -87,7 +87,7 @@ impl Plan {
         let samples = match operation {
             Operation::Evict => Some(&mut self.kept),
             Operation::Prefetch => Some(&mut self.fetched),
-            Operation::Discard | Operation::Populate => None,
+            _ => None,
         };
         if let (Some(samples), Some(launches)) = (samples, ahead)
             && samples.last().is_none_or(|last| last.launches != launches)
@@ -134,7 +134,7 @@ impl Plan {
         for (number, order) in self.orders.iter().enumerate() {
             let track = match order.operation {
                 Operation::Prefetch | Operation::Populate => "planned fetches",
-                Operation::Evict | Operation::Discard => "planned evictions",
+                _ => "planned evictions",
             };
             let of_trace = |launch: Option<u64>| launch.map(launch_of_trace);
             let needed = of_trace(order.next_use);
@@ -201,6 +201,8 @@ fn name(operation: Operation, reason: Reason) -> &'static str {
         (Operation::Evict, Reason::Births) => "evict: births",
         (Operation::Evict, Reason::Exchange) => "evict: exchange",
         (Operation::Evict, _) => "evict",
+        (Operation::UseOnHost, _) => "use on host",
+        (Operation::LetMigrate, _) => "let migrate",
     }
 }
 

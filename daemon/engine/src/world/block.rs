@@ -173,6 +173,8 @@ pub(crate) struct Block {
     pub doubted: bool,
     /// Launches access it on the host without a fault.
     pub mapped: bool,
+    /// Where it lies on the host, launches use it there ([`crate::Operation::UseOnHost`]).
+    pub stays: bool,
     /// Stands in the list of changed blocks.
     pub changed: bool,
     /// Its allocation is gone.
@@ -323,6 +325,7 @@ impl Blocks {
             left_seen: false,
             doubted: false,
             mapped: false,
+            stays: false,
             changed: false,
             gone: false,
         };

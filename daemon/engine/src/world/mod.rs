@@ -14,6 +14,7 @@ pub(crate) mod orders;
 pub(crate) mod progress;
 #[cfg(test)]
 mod tests;
+pub(crate) mod visits;
 pub(crate) mod window;
 
 use std::collections::BTreeSet;
@@ -30,6 +31,7 @@ use history::History;
 use memory::Memory;
 use orders::Orders;
 use progress::Progress;
+use visits::Visits;
 use window::Window;
 
 /// Next use of a block that none is known of.
@@ -66,6 +68,10 @@ pub(crate) struct World {
     pub remote: bool,
     /// Bytes of blocks that launches used there.
     pub remote_bytes: u64,
+    /// Content of single allocations may stay on the host, by command.
+    pub use_on_host: bool,
+    /// How much of its blocks is used each time faults bring them.
+    pub visits: Visits,
     /// The device faulted while no launch was under way, and none has passed since: what
     /// runs began before anyone told.
     pub runs_unknown: bool,
@@ -98,6 +104,8 @@ impl World {
             enforce: config.enforce,
             remote: config.remote,
             remote_bytes: 0,
+            use_on_host: config.use_on_host,
+            visits: Visits::default(),
             runs_unknown: false,
             refusals: BTreeSet::new(),
             without: config.without,
@@ -147,6 +155,7 @@ impl World {
         let Some(allocation) = self.memory.remove(address) else {
             return;
         };
+        self.visits.forget(address);
         let tracked = Range {
             address,
             bytes: allocation.tracked_bytes,
@@ -165,6 +174,9 @@ impl World {
     pub(crate) fn begin_part(&mut self, range: Range) {
         if !self.memory.begin_part(range) {
             return;
+        }
+        if let Some(segment) = self.memory.allocation_at(range.address) {
+            self.visits.renewed(segment.range.address);
         }
         let born = self.history.head();
         for id in self.memory.tracked(range).blocks() {
@@ -213,6 +225,9 @@ impl World {
             };
             let overlap =
                 range.end().min(id.address() + BLOCK_BYTES) - range.address.max(id.address());
+            if direction == Direction::In && matches!(cause, Cause::Fault | Cause::Density) {
+                self.visited(slot, overlap);
+            }
             let block = self.blocks.get_mut(slot);
             let residency = block.residency;
             match direction {
@@ -251,6 +266,19 @@ impl World {
         }
     }
 
+    /// A fault moves bytes of a block to the device.
+    fn visited(&mut self, slot: u32, bytes: u64) {
+        let block = self.blocks.get(slot);
+        if !self.use_on_host || block.left == 0 {
+            return;
+        }
+        let arrives = !block.holds_frame();
+        if let Some(allocation) = self.memory.allocation_at(block.id.address()) {
+            let (address, floor) = (allocation.range.address, self.floor());
+            self.visits.came(address, bytes, arrives, floor, self.now);
+        }
+    }
+
     /// A block that the driver's fault path is about to serve.
     pub(crate) fn fault(&mut self, id: BlockId) -> Option<u32> {
         self.probes = true;
@@ -268,7 +296,7 @@ impl World {
             self.note(slot, Step::Came(Fate::Wasted));
         }
         self.usefulness.wasted(BLOCK_BYTES * undecided);
-        if self.remote {
+        if self.remote || self.blocks.get(slot).stays {
             self.mapped_on_host(slot);
         }
         Some(slot)
@@ -286,8 +314,8 @@ impl World {
     /// A launch that used the block is over. It needed such a share of what it was taken to
     /// use.
     pub(crate) fn used(&mut self, slot: u32, position: u64, needed: Share) {
-        let (probes, remote) = (self.probes, self.remote);
         self.blocks.set_content(slot, true);
+        let (probes, remote) = (self.probes, self.remote || self.blocks.get(slot).stays);
         let block = self.blocks.get_mut(slot);
         block.last_used = position;
         (block.refused, block.refusals) = (false, 0);

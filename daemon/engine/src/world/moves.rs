@@ -38,7 +38,10 @@ impl World {
         let queue = match operation {
             Operation::Prefetch => Queue::In,
             Operation::Evict => Queue::Out,
-            Operation::Discard | Operation::Populate => Queue::Local,
+            Operation::Discard
+            | Operation::Populate
+            | Operation::UseOnHost
+            | Operation::LetMigrate => Queue::Local,
         };
         let because = because.into();
         let step = Step::Ordered(operation, because.reason);
@@ -77,6 +80,8 @@ impl World {
                     self.came_of(slot);
                 }
             }
+            Operation::UseOnHost => block.stays = true,
+            Operation::LetMigrate => (block.stays, block.mapped) = (false, false),
         }
         let merge = match queue {
             Queue::Local => 64 << 20,
@@ -118,9 +123,20 @@ impl World {
         let queue = match step {
             Step::Ordered(Operation::Prefetch, _) => Queue::In,
             Step::Ordered(Operation::Evict, _) => Queue::Out,
-            Step::Ordered(Operation::Discard | Operation::Populate, _) | Step::Came(_) => return 0,
+            Step::Ordered(..) | Step::Came(_) => return 0,
         };
         (BLOCK_BYTES as f64 / self.orders.rate(queue)) as u32
+    }
+
+    /// The driver does not take advice on this block, nor will it on the others.
+    fn stays_refused(&mut self, slot: u32) {
+        let block = self.blocks.get_mut(slot);
+        (block.stays, block.mapped) = (false, false);
+        let address = block.id.address();
+        if let Some(allocation) = self.memory.allocation_at(address) {
+            self.visits.refused(allocation.range.address);
+        }
+        self.note(slot, Step::Came(Fate::Refused));
     }
 
     /// A command is done, or had no effect.
@@ -129,6 +145,15 @@ impl World {
             let Some(slot) = self.blocks.find(BlockId(number)) else {
                 continue;
             };
+            if matches!(
+                order.operation,
+                Operation::UseOnHost | Operation::LetMigrate
+            ) {
+                if refused {
+                    self.stays_refused(slot);
+                }
+                continue;
+            }
             let block = self.blocks.get_mut(slot);
             let residency = block.residency;
             if refused {

@@ -9,6 +9,7 @@
 //! it settles at a kept part and a streamed part: a stalled device shortens the look-ahead
 //! until only the excess moves, a busy one leaves the link idle.
 
+mod on_host;
 mod plan;
 mod rank;
 
@@ -20,6 +21,7 @@ use crate::event::Cause;
 use crate::stats::{BreakerState, Stats};
 use crate::units::{Micros, TICKS};
 use crate::world::World;
+use on_host::OnHost;
 use plan::Reach;
 use rank::Ranks;
 
@@ -29,6 +31,7 @@ pub(crate) struct Foresight {
     ranks: Ranks,
     breaker: Breaker,
     reach: Reach,
+    on_host: OnHost,
     stops: Stops,
 }
 
@@ -62,6 +65,9 @@ impl Policy for Foresight {
             self.reach.adapt(now, world);
         }
         world.decisions.breaker = self.breaker.state();
+        if !world.without.feedback {
+            self.on_host.consider(now, world, stats, commands);
+        }
         plan::carry_out(self, now, world, stats, commands);
     }
 

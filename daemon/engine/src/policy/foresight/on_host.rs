@@ -1,0 +1,186 @@
+//! Which allocations launches use where they lie, over the link.
+//!
+//! What nobody can foretell is left to faults. Where the accesses are also sparse, faults are a
+//! bad bargain: each brings pages of 64 KiB for a few bytes, and takes the 2 MiB of another block
+//! that is as likely to be wanted next. So an allocation whose visits to the device were short and
+//! of little use ([`crate::world::visits`]) is left on the host: the device maps its pages and
+//! accesses them over the link (as `HELM` and adaptive access counters choose between migration and
+//! remote access; facts are in the papers of SC 2025 and IPDPS 2020). What of it is on the device
+//! stays there, and is fetched whole, so that frames hold what they can.
+//!
+//! Whether that was right is measured: if launches take longer than they did, it is taken back,
+//! and more evidence is wanted the next time. What a launch is known to use, in other allocations,
+//! is fetched before as ever, and may have the frames.
+
+use std::collections::VecDeque;
+
+use crate::command::{Command, Operation, Queue};
+use crate::decision::Reason;
+use crate::stats::Stats;
+use crate::units::{BLOCK_BYTES, BlockId, Micros, Range};
+use crate::world::World;
+use crate::world::block::Residency;
+use crate::world::visits::{Sparse, Stay};
+
+/// An allocation that stays on the host on trial.
+#[derive(Debug)]
+struct Trial {
+    found: Sparse,
+    /// Oldest launch that was not over, and the time, once the frames were settled.
+    since: Option<(u64, Micros)>,
+}
+
+/// What is under way.
+#[derive(Debug, Default)]
+pub(crate) struct OnHost {
+    /// Blocks of which a part is on the device, to be fetched whole.
+    partly: VecDeque<BlockId>,
+    trial: Option<Trial>,
+}
+
+impl OnHost {
+    /// Gives the commands that are due.
+    pub(crate) fn consider(
+        &mut self,
+        now: Micros,
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        if !world.use_on_host || !world.probes {
+            return;
+        }
+        if let Some(address) = world.visits.first_renewed() {
+            self.let_migrate(now, address, Reason::Renewed, world, stats, commands);
+        }
+        self.fetch_rest(now, world, stats, commands);
+        match &self.trial {
+            Some(_) => self.judge(now, world, stats, commands),
+            None => {
+                let floor = world.floor();
+                if let Some(found) = world.visits.sparse(world.capacity, floor, now) {
+                    self.stay(now, found, world, stats, commands);
+                }
+            }
+        }
+    }
+
+    fn stay(
+        &mut self,
+        now: Micros,
+        found: Sparse,
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        world.visits.set(found.address, Stay::Stays);
+        for slot in slots_of(world, found.address) {
+            let operation = Operation::UseOnHost;
+            world.order(now, operation, slot, Reason::Sparse, stats, commands);
+            let block = world.blocks.get(slot);
+            if is_partly_there(block) {
+                self.partly.push_back(block.id);
+            }
+        }
+        self.trial = Some(Trial { found, since: None });
+    }
+
+    fn fetch_rest(
+        &mut self,
+        now: Micros,
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        while world.orders.bytes(Queue::In) < world.inflight_limit(Queue::In) {
+            let Some(id) = self.partly.pop_front() else {
+                return;
+            };
+            let found = world.blocks.find(id);
+            let Some(slot) = found.filter(|&slot| {
+                let block = world.blocks.get(slot);
+                block.stays && is_partly_there(block)
+            }) else {
+                continue;
+            };
+            let operation = Operation::Prefetch;
+            world.order(now, operation, slot, Reason::Partly, stats, commands);
+            // No launch is expected to use it: what comes of it says nothing of predictions.
+            world.blocks.get_mut(slot).unproven = false;
+            world.usefulness.taken_back(BLOCK_BYTES);
+        }
+    }
+
+    /// Compares launches on trial with those before.
+    fn judge(
+        &mut self,
+        now: Micros,
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        let Some(trial) = &mut self.trial else {
+            return;
+        };
+        let floor = world.floor();
+        let Some((began, since)) = trial.since else {
+            if self.partly.is_empty() && world.orders.bytes(Queue::In) == 0 {
+                trial.since = Some((floor, now));
+            }
+            return;
+        };
+        let launches = floor.saturating_sub(began);
+        if launches < trial.found.launches {
+            return;
+        }
+        let launch_us = now.0.saturating_sub(since.0) as f64 / launches as f64;
+        let Sparse {
+            address,
+            launch_us: before_us,
+            ..
+        } = trial.found;
+        self.trial = None;
+        if launch_us > before_us {
+            self.let_migrate(now, address, Reason::Slower, world, stats, commands);
+        }
+    }
+
+    fn let_migrate(
+        &mut self,
+        now: Micros,
+        address: u64,
+        reason: Reason,
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        world.visits.set(address, Stay::Migrates);
+        for slot in slots_of(world, address) {
+            if world.blocks.get(slot).stays {
+                world.order(now, Operation::LetMigrate, slot, reason, stats, commands);
+            }
+        }
+        let of_it = |trial: &Trial| trial.found.address == address;
+        if self.trial.as_ref().is_some_and(of_it) {
+            self.trial = None;
+        }
+    }
+}
+
+/// It takes a frame, and faults alone filled a part of it.
+fn is_partly_there(block: &crate::world::block::Block) -> bool {
+    block.residency == Residency::Device && block.device_bytes < BLOCK_BYTES
+}
+
+/// The blocks of the allocation that begins there.
+fn slots_of(world: &World, address: u64) -> Vec<u32> {
+    let Some(allocation) = world.memory.allocation_at(address) else {
+        return Vec::new();
+    };
+    let range = Range {
+        address,
+        bytes: allocation.tracked_bytes,
+    };
+    let found = range.blocks().filter_map(|id| world.blocks.find(id));
+    found.collect()
+}

@@ -1,0 +1,218 @@
+//! How much of its blocks is used each time faults bring them back: evidence that an
+//! allocation is better used where it lies.
+//!
+//! Owns the counts, by allocation. A visit is a block's stay on the device that a fault began,
+//! after it had been there before. Rows of a table, nodes of a graph: faults bring a few pages
+//! of 64 KiB, and the 2 MiB that they take are given up before more of them is used. Such a
+//! visit costs a fault, a transfer and an eviction for what one access over the link would
+//! have been (on first touches of new memory nothing is known yet: they do not count).
+
+use std::collections::BTreeMap;
+
+use crate::units::{BLOCK_BYTES, Micros};
+
+/// Visits from which it can be told, and one in so many blocks of the device where that is
+/// more.
+const VISITS: u64 = 64;
+const VISITS_SHARE: u64 = 4;
+/// Launches over which they must lie.
+const LAUNCHES: u64 = 4;
+
+/// Whether an allocation's content stays on the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Stay {
+    /// Faults bring it.
+    #[default]
+    Migrates,
+    /// It does.
+    Stays,
+    /// It does, and memory was handed out anew there.
+    Renewed,
+}
+
+/// What was seen of an allocation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Visit {
+    count: u64,
+    bytes: u64,
+    /// Oldest launch that was not over, and the time, when the count began.
+    since: (u64, Micros),
+    /// How many times the evidence is wanted after a disappointment.
+    doubt: u64,
+    pub stay: Stay,
+}
+
+impl Visit {
+    /// Microseconds that a launch took while they were counted.
+    fn launch_us(&self, floor: u64, now: Micros) -> f64 {
+        let launches = floor.saturating_sub(self.since.0).max(1);
+        now.0.saturating_sub(self.since.1.0) as f64 / launches as f64
+    }
+}
+
+/// An allocation that had better stay on the host.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Sparse {
+    /// Its start.
+    pub address: u64,
+    /// What a launch takes as it is, microseconds.
+    pub launch_us: f64,
+    /// Launches over which that was seen.
+    pub launches: u64,
+}
+
+/// The counts.
+#[derive(Debug, Default)]
+pub(crate) struct Visits {
+    by_allocation: BTreeMap<u64, Visit>,
+    /// One of them may be enough.
+    looked_for: bool,
+}
+
+impl Visits {
+    /// A fault, or what the driver brings with it, moved so many bytes of a block that had been
+    /// on the device before; `arrives`: it was not there yet.
+    pub(crate) fn came(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        arrives: bool,
+        floor: u64,
+        now: Micros,
+    ) {
+        let visit = self.by_allocation.entry(address).or_default();
+        if visit.count == 0 && visit.bytes == 0 {
+            visit.since = (floor, now);
+        }
+        visit.count += u64::from(arrives);
+        visit.bytes += bytes;
+        self.looked_for |= visit.count >= VISITS;
+    }
+
+    /// An allocation whose visits are short of half of their blocks, if there is one. Others of
+    /// which as much was seen begin anew.
+    pub(crate) fn sparse(&mut self, capacity: u64, floor: u64, now: Micros) -> Option<Sparse> {
+        if !std::mem::take(&mut self.looked_for) {
+            return None;
+        }
+        let enough = VISITS.max(capacity / VISITS_SHARE);
+        for (&address, visit) in &mut self.by_allocation {
+            let launches = floor.saturating_sub(visit.since.0);
+            let wanted = enough.saturating_mul(visit.doubt.max(1));
+            if visit.stay != Stay::Migrates || visit.count < wanted || launches < LAUNCHES {
+                continue;
+            }
+            let sparse = visit.bytes * 2 < visit.count * BLOCK_BYTES;
+            let launch_us = visit.launch_us(floor, now);
+            (visit.count, visit.bytes) = (0, 0);
+            if sparse {
+                return Some(Sparse {
+                    address,
+                    launch_us,
+                    launches,
+                });
+            }
+        }
+        None
+    }
+
+    /// It is treated so from now on. Whoever goes back to migrating wants more evidence the
+    /// next time.
+    pub(crate) fn set(&mut self, address: u64, stay: Stay) {
+        let visit = self.by_allocation.entry(address).or_default();
+        if stay == Stay::Migrates && visit.stay != Stay::Migrates {
+            visit.doubt = visit.doubt.max(1).saturating_mul(4);
+        }
+        visit.stay = stay;
+        (visit.count, visit.bytes) = (0, 0);
+    }
+
+    /// The driver does not do so.
+    pub(crate) fn refused(&mut self, address: u64) {
+        self.set(address, Stay::Migrates);
+        self.by_allocation.entry(address).or_default().doubt = u64::MAX;
+    }
+
+    /// Memory is handed out in this allocation.
+    pub(crate) fn renewed(&mut self, address: u64) {
+        if let Some(visit) = self.by_allocation.get_mut(&address)
+            && visit.stay == Stay::Stays
+        {
+            visit.stay = Stay::Renewed;
+        }
+    }
+
+    /// An allocation that stays though memory was handed out anew there.
+    pub(crate) fn first_renewed(&self) -> Option<u64> {
+        let mut all = self.by_allocation.iter();
+        all.find(|(_, visit)| visit.stay == Stay::Renewed)
+            .map(|(&address, _)| address)
+    }
+
+    /// It is gone.
+    pub(crate) fn forget(&mut self, address: u64) {
+        self.by_allocation.remove(&address);
+    }
+
+    /// Estimated size in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.by_allocation.len() * size_of::<(u64, Visit)>() * 3 / 2) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: u64 = 1 << 40;
+    const GRANULE: u64 = 64 << 10;
+
+    /// `count` visits of so many bytes each, ten to a launch, a launch a millisecond.
+    fn seen(visits: &mut Visits, count: u64, bytes: u64) {
+        for visit in 0..count {
+            let launch = visit / 10;
+            visits.came(TABLE, bytes, true, launch, Micros(launch * 1000));
+        }
+    }
+
+    #[test]
+    fn short_visits_to_little_of_a_block_tell_that_it_had_better_stay() {
+        let mut visits = Visits::default();
+        seen(&mut visits, 64, 3 * GRANULE);
+        let found = visits.sparse(256, 6, Micros(6000));
+        let expected = Sparse {
+            address: TABLE,
+            launch_us: 1000.0,
+            launches: 6,
+        };
+        assert_eq!(found, Some(expected));
+        visits.set(TABLE, Stay::Stays);
+        seen(&mut visits, 64, 3 * GRANULE);
+        assert_eq!(visits.sparse(256, 12, Micros(12_000)), None, "it does");
+    }
+
+    #[test]
+    fn whole_blocks_and_few_visits_tell_nothing() {
+        let mut visits = Visits::default();
+        seen(&mut visits, 640, BLOCK_BYTES);
+        assert_eq!(visits.sparse(256, 64, Micros(64_000)), None);
+        let mut visits = Visits::default();
+        seen(&mut visits, 63, GRANULE);
+        assert_eq!(visits.sparse(256, 64, Micros(64_000)), None, "too few");
+        let mut visits = Visits::default();
+        seen(&mut visits, 64, GRANULE);
+        let large = visits.sparse(1 << 20, 64, Micros(64_000));
+        assert_eq!(large, None, "a small share of a large device");
+    }
+
+    #[test]
+    fn who_was_wrong_wants_more_evidence() {
+        let mut visits = Visits::default();
+        visits.set(TABLE, Stay::Stays);
+        visits.set(TABLE, Stay::Migrates);
+        seen(&mut visits, 255, GRANULE);
+        assert_eq!(visits.sparse(256, 26, Micros(26_000)), None);
+        visits.came(TABLE, GRANULE, true, 26, Micros(26_000));
+        assert!(visits.sparse(256, 26, Micros(26_000)).is_some());
+    }
+}

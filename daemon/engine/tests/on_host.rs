@@ -1,0 +1,294 @@
+//! Memory of which faults bring a little here and a little there is used on the host, as long
+//! as that is faster.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, VecDeque};
+
+use oversub_engine::{
+    BLOCK_BYTES, BlockId, Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId,
+    Launch, Micros, Operation, PolicyKind, Range, Seq, StreamId,
+};
+
+const TABLE: u64 = 1 << 40;
+const BLOCKS: u64 = 96;
+const DEVICE_BLOCKS: u64 = 64;
+const GRANULE: u64 = 64 << 10;
+const STREAM: StreamId = StreamId(0);
+
+/// A device whose launches read rows of a table at random, and its driver.
+struct Lookups {
+    engine: Engine,
+    now: u64,
+    launches: u64,
+    random: u64,
+    /// Bytes that a fault moves.
+    moved: u64,
+    /// Microseconds of a row on the host, and of a fault.
+    host_us: u64,
+    fault_us: u64,
+    /// The driver takes advice.
+    takes_advice: bool,
+    /// Blocks on the device and what of them is there, the longest there first.
+    resident: VecDeque<(u64, u64)>,
+    stays: BTreeMap<u64, bool>,
+    /// Commands by operation, in blocks.
+    ordered: BTreeMap<&'static str, u64>,
+}
+
+impl Lookups {
+    fn new(pool: bool) -> Self {
+        let mut config = Config::new(PolicyKind::Foresight, Bytes(DEVICE_BLOCKS * BLOCK_BYTES));
+        config.use_on_host = true;
+        let mut lookups = Self {
+            engine: Engine::new(config).unwrap(),
+            now: 0,
+            launches: 0,
+            random: 7,
+            moved: GRANULE,
+            host_us: 20,
+            fault_us: 300,
+            takes_advice: true,
+            resident: VecDeque::new(),
+            stays: BTreeMap::new(),
+            ordered: BTreeMap::new(),
+        };
+        let range = Range {
+            address: TABLE,
+            bytes: BLOCKS * BLOCK_BYTES,
+        };
+        lookups.tell(&Event::Alloc {
+            range,
+            pool,
+            prefetched: false,
+            on_host: true,
+        });
+        lookups.tell(&Event::Function {
+            function: FunctionId(0),
+            name: "gather",
+        });
+        if pool {
+            lookups.hand_out();
+        }
+        lookups
+    }
+
+    fn hand_out(&mut self) {
+        let range = Range {
+            address: TABLE,
+            bytes: BLOCKS * BLOCK_BYTES,
+        };
+        let seq = Seq(self.launches + 1);
+        self.tell(&Event::Use { range, seq });
+    }
+
+    fn tell(&mut self, event: &Event<'_>) {
+        self.engine.step(Micros(self.now), event);
+    }
+
+    fn migrate(&mut self, block: u64, bytes: u64, direction: Direction, cause: Cause) {
+        let range = Range {
+            address: TABLE + block * BLOCK_BYTES,
+            bytes,
+        };
+        self.tell(&Event::Migration {
+            range,
+            direction,
+            cause,
+        });
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        self.random >> 33
+    }
+
+    /// So many launches, of 24 rows each.
+    fn run(&mut self, launches: u64) {
+        for _ in 0..launches {
+            self.launches += 1;
+            let seq = Seq(self.launches);
+            let words = [TABLE, self.launches];
+            self.tell(&Event::Launch(Launch {
+                seq,
+                stream: STREAM,
+                function: FunctionId(0),
+                grid: [24, 1, 1],
+                block: [32, 1, 1],
+                words: &words,
+            }));
+            for _ in 0..24 {
+                let block = self.random() % BLOCKS;
+                self.access(block);
+                self.decide();
+            }
+            self.now += 50;
+            self.tell(&Event::Progress {
+                stream: STREAM,
+                seq,
+            });
+            self.decide();
+        }
+    }
+
+    fn access(&mut self, block: u64) {
+        if self.resident.iter().any(|&(there, _)| there == block) {
+            return;
+        }
+        let fault = Event::Fault {
+            address: TABLE + block * BLOCK_BYTES,
+            faults: 1,
+            by_host: false,
+        };
+        if let Some(mapped) = self.stays.get_mut(&block) {
+            self.now += self.host_us;
+            if !std::mem::replace(mapped, true) {
+                self.tell(&fault);
+            }
+            return;
+        }
+        self.now += self.fault_us;
+        self.tell(&fault);
+        if self.resident.len() as u64 == DEVICE_BLOCKS {
+            let (victim, bytes) = self.resident.pop_front().unwrap();
+            self.migrate(victim, bytes, Direction::Out, Cause::Eviction);
+        }
+        self.resident.push_back((block, self.moved));
+        self.migrate(block, self.moved, Direction::In, Cause::Fault);
+    }
+
+    fn decide(&mut self) {
+        let mut commands = Vec::new();
+        self.engine.decide(Micros(self.now), &mut commands);
+        for Command {
+            queue,
+            id,
+            operation,
+            range,
+        } in commands
+        {
+            let name = match operation {
+                Operation::UseOnHost => "use-on-host",
+                Operation::LetMigrate => "let-migrate",
+                Operation::Prefetch => "prefetch",
+                _ => "other",
+            };
+            *self.ordered.entry(name).or_default() += range.bytes / BLOCK_BYTES;
+            let advice = matches!(operation, Operation::UseOnHost | Operation::LetMigrate);
+            if advice && !self.takes_advice {
+                self.tell(&Event::Refused { queue, id });
+                continue;
+            }
+            for id in range.blocks() {
+                self.carry_out(operation, id);
+            }
+            self.tell(&Event::Completed { queue, id });
+        }
+    }
+
+    fn carry_out(&mut self, operation: Operation, id: BlockId) {
+        let block = (id.address() - TABLE) / BLOCK_BYTES;
+        let at = self.resident.iter().position(|&(there, _)| there == block);
+        match operation {
+            Operation::UseOnHost => {
+                self.stays.insert(block, false);
+            }
+            Operation::LetMigrate => {
+                self.stays.remove(&block);
+            }
+            Operation::Prefetch => {
+                if let Some(at) = at {
+                    self.resident.remove(at);
+                } else if self.resident.len() as u64 == DEVICE_BLOCKS {
+                    let (victim, bytes) = self.resident.pop_front().unwrap();
+                    self.migrate(victim, bytes, Direction::Out, Cause::Eviction);
+                }
+                self.resident.push_back((block, BLOCK_BYTES));
+                self.migrate(block, BLOCK_BYTES, Direction::In, Cause::Call);
+            }
+            Operation::Evict => {
+                if let Some((_, bytes)) = at.and_then(|at| self.resident.remove(at)) {
+                    self.migrate(block, bytes, Direction::Out, Cause::Call);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn ordered(&self, name: &str) -> u64 {
+        self.ordered.get(name).copied().unwrap_or(0)
+    }
+}
+
+#[test]
+fn a_table_of_which_rows_are_looked_up_at_random_is_used_on_the_host() {
+    let mut lookups = Lookups::new(false);
+    lookups.run(400);
+    assert_eq!(lookups.ordered("use-on-host"), BLOCKS);
+    assert_eq!(lookups.ordered("let-migrate"), 0);
+    let whole = |&&(_, bytes): &&(u64, u64)| bytes == BLOCK_BYTES;
+    let whole = lookups.resident.iter().filter(whole).count() as u64;
+    assert_eq!(
+        whole,
+        lookups.resident.len() as u64,
+        "frames hold what they can"
+    );
+    let before = lookups.engine.stats().migrated_in_bytes;
+    lookups.run(100);
+    assert_eq!(
+        lookups.engine.stats().migrated_in_bytes,
+        before,
+        "nothing moves any more"
+    );
+}
+
+#[test]
+fn it_migrates_again_where_launches_take_longer_so() {
+    let mut lookups = Lookups::new(false);
+    lookups.host_us = 2_000;
+    lookups.run(400);
+    assert!(lookups.ordered("use-on-host") >= BLOCKS);
+    assert_eq!(
+        lookups.ordered("use-on-host"),
+        lookups.ordered("let-migrate")
+    );
+    // Each trial wants four times the evidence of the last one.
+    let trials = lookups.ordered("use-on-host") / BLOCKS;
+    lookups.run(400);
+    assert!(lookups.ordered("use-on-host") / BLOCKS <= trials + 1);
+}
+
+#[test]
+fn blocks_that_faults_bring_whole_migrate() {
+    let mut lookups = Lookups::new(false);
+    lookups.moved = BLOCK_BYTES;
+    lookups.run(400);
+    assert_eq!(lookups.ordered("use-on-host"), 0);
+}
+
+#[test]
+fn a_segment_handed_out_anew_migrates_again() {
+    let mut lookups = Lookups::new(true);
+    lookups.run(400);
+    assert_eq!(lookups.ordered("use-on-host"), BLOCKS);
+    let seq = Seq(lookups.launches + 1);
+    lookups.tell(&Event::Unuse {
+        address: TABLE,
+        stream: STREAM,
+        seq,
+    });
+    lookups.hand_out();
+    lookups.run(1);
+    assert_eq!(lookups.ordered("let-migrate"), BLOCKS);
+}
+
+#[test]
+fn a_driver_that_takes_no_advice_is_asked_once() {
+    let mut lookups = Lookups::new(false);
+    lookups.takes_advice = false;
+    lookups.run(1_000);
+    assert_eq!(lookups.ordered("use-on-host"), BLOCKS);
+}
