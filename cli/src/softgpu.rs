@@ -70,6 +70,8 @@ pub struct Stats {
     pub bytes_in: u64,
     /// And back.
     pub bytes_out: u64,
+    /// Bytes that kernels used on the host, over the link.
+    pub remote_bytes: u64,
     /// Seconds in which a kernel had work but all of it waited for faults.
     pub stall_s: f64,
 }

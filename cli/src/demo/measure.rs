@@ -104,6 +104,8 @@ pub struct Sample {
     pub bytes_in: Option<u64>,
     /// And out of it.
     pub bytes_out: Option<u64>,
+    /// Bytes that kernels used on the host, over the link.
+    pub bytes_on_host: Option<u64>,
     /// Seconds in which kernels only waited for faults.
     pub stall_s: Option<f64>,
     /// What the daemon counted in the program's session.
@@ -206,6 +208,7 @@ impl Bench<'_> {
             faults: None,
             bytes_in: None,
             bytes_out: None,
+            bytes_on_host: None,
             stall_s: None,
             session: None,
         };
@@ -214,6 +217,7 @@ impl Bench<'_> {
             sample.faults = Some(counted.faults);
             sample.bytes_in = Some(counted.bytes_in);
             sample.bytes_out = Some(counted.bytes_out);
+            sample.bytes_on_host = Some(counted.remote_bytes);
             sample.stall_s = Some(counted.stall_s);
         }
         if mode.has_session() {

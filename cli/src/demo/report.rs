@@ -63,6 +63,8 @@ pub struct ModeReport {
     pub bytes_in: Option<u64>,
     /// And out.
     pub bytes_out: Option<u64>,
+    /// Bytes that kernels used on the host, over the link, and that moved nowhere.
+    pub bytes_on_host: Option<u64>,
     /// Seconds in which kernels only waited for faults.
     pub stall_s: Option<f64>,
     /// Fate of prefetched bytes; none without a session.
@@ -84,6 +86,7 @@ impl ModeReport {
             faults: median.faults,
             bytes_in: median.bytes_in,
             bytes_out: median.bytes_out,
+            bytes_on_host: median.bytes_on_host,
             stall_s: median.stall_s,
             prefetch: median.prefetch(),
             checksum_ok: samples.iter().all(|sample| sample.output.ok),
@@ -91,12 +94,13 @@ impl ModeReport {
     }
 }
 
-const HEAD: [&str; 10] = [
+const HEAD: [&str; 11] = [
     "mode",
     "seconds",
     "faults",
     "in",
     "out",
+    "on host",
     "stall s",
     "useful/late/wasted",
     "speed-up",
@@ -134,7 +138,7 @@ impl Report {
 }
 
 impl WorkloadReport {
-    fn row(&self, run: &ModeReport) -> [String; 10] {
+    fn row(&self, run: &ModeReport) -> [String; 11] {
         // The resident mode is what the others are measured by, on a larger device.
         let compared = run.mode != Mode::Resident;
         let against = self
@@ -153,6 +157,8 @@ impl WorkloadReport {
             run.bytes_in
                 .map_or(unknown(), |bytes| Size(bytes).to_string()),
             run.bytes_out
+                .map_or(unknown(), |bytes| Size(bytes).to_string()),
+            run.bytes_on_host
                 .map_or(unknown(), |bytes| Size(bytes).to_string()),
             run.stall_s.map_or(unknown(), |stall| format!("{stall:.2}")),
             run.prefetch.map_or(unknown(), |prefetch| shares(&prefetch)),
@@ -199,6 +205,7 @@ mod tests {
             faults: Some(faults),
             bytes_in: Some(3 << 30),
             bytes_out: None,
+            bytes_on_host: None,
             stall_s: Some(0.5),
             session: None,
         }

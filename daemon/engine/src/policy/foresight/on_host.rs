@@ -4,9 +4,10 @@
 //! bad bargain: each brings pages of 64 KiB for a few bytes, and takes the 2 MiB of another block
 //! that is as likely to be wanted next. So an allocation whose visits to the device were short and
 //! of little use ([`crate::world::visits`]) is left on the host: the device maps its pages and
-//! accesses them over the link (as `HELM` and adaptive access counters choose between migration and
-//! remote access; facts are in the papers of SC 2025 and IPDPS 2020). What of it is on the device
-//! stays there, and is fetched whole, so that frames hold what they can.
+//! accesses them over the link. (Migration or remote access, by what is seen of a program: HELM,
+//! SC 2025, chooses so among the driver's policies; access counters, Ganguly et al., IPDPS 2020,
+//! in the device.) What of it is on the device stays there, and is fetched whole, so that frames
+//! hold what they can.
 //!
 //! Whether that was right is measured: if launches take longer than they did, it is taken back,
 //! and more evidence is wanted the next time. What a launch is known to use, in other allocations,
