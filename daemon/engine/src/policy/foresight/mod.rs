@@ -12,6 +12,7 @@
 mod on_host;
 mod plan;
 mod rank;
+mod reach;
 
 use super::{Policy, Stops};
 use crate::breaker::Breaker;
@@ -22,8 +23,8 @@ use crate::stats::{BreakerState, Stats};
 use crate::units::{Micros, TICKS};
 use crate::world::World;
 use on_host::OnHost;
-use plan::Reach;
 use rank::Ranks;
+use reach::Reach;
 
 /// The default policy.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! Turns ranks into moves: evictions ahead of need, fetches by deadline, both at once.
 //!
-//! Owns the exchange rule, the reserve of free frames and how far ahead to fetch.
+//! Owns the order of moves and the reserve of free frames; how far ahead to fetch is
+//! [`super::reach`]'s to say.
 
 use super::Foresight;
 use super::rank::is_known;
@@ -10,7 +11,6 @@ use crate::policy::demand::{budget_reserve, out_limit};
 use crate::stats::{BreakerState, Stats};
 use crate::units::{BLOCK_BYTES, Micros, TICKS};
 use crate::world::World;
-use crate::world::block::Residency;
 
 /// Bytes that populates and discards may have under way.
 const LOCAL_BYTES: u64 = 64 << 20;
@@ -18,103 +18,6 @@ const LOCAL_BYTES: u64 = 64 << 20;
 const UNPLANNED_LAUNCHES: u64 = 32;
 /// Blocks on the host whose dead content is dropped in one go.
 const STALE_AT_ONCE: usize = 64;
-
-/// How far ahead to fetch, as a share of how far ahead the victim is needed.
-///
-/// A fetch that is early costs its victim's fetch earlier too: looking far ahead moves
-/// more. So it widens only while launches wait although the link has time to spare; where
-/// the link is the bottleneck, the shortest reach moves the least.
-#[derive(Debug)]
-pub(crate) struct Reach {
-    share: f64,
-    missed: bool,
-    looked: u64,
-    issued: u64,
-    since: Micros,
-    last: Micros,
-    idle: bool,
-    idle_us: u64,
-    /// What launches had used on the host when it was last looked at.
-    remote_bytes: u64,
-}
-
-impl Default for Reach {
-    fn default() -> Self {
-        Self {
-            share: 0.25,
-            missed: false,
-            looked: 0,
-            issued: 0,
-            since: Micros(0),
-            last: Micros(0),
-            idle: true,
-            idle_us: 0,
-            remote_bytes: 0,
-        }
-    }
-}
-
-impl Reach {
-    /// The share's bounds.
-    const NARROW: f64 = 0.125;
-    const WIDE: f64 = 1.0;
-    /// Share of the time without a prefetch under way above which the link has time.
-    const SPARE: f64 = 0.15;
-    /// Launches after which it is looked at.
-    const LAUNCHES: u64 = 64;
-    /// Or when one in so many of the device's blocks were prefetched.
-    const ISSUED_SHARE: u64 = 1;
-
-    /// A launch begins: it waits if a block of it is not there.
-    pub(crate) fn started(&mut self, world: &World) {
-        let Some(launch) = world.window.front() else {
-            return;
-        };
-        self.missed = self.missed
-            || world.slots(&launch.set).any(|slot| {
-                !matches!(
-                    world.blocks.get(slot).residency,
-                    Residency::Device | Residency::MovingOut
-                )
-            });
-    }
-
-    /// Widens or narrows, once in a while.
-    pub(crate) fn adapt(&mut self, now: Micros, world: &World) {
-        if self.idle {
-            self.idle_us += now.0.saturating_sub(self.last.0);
-        }
-        self.last = now;
-        self.idle = world.orders.bytes(Queue::In) == 0;
-        let head = world.floor();
-        let issued = world.usefulness.issued_bytes / BLOCK_BYTES;
-        let few = issued < self.issued + world.capacity / Self::ISSUED_SHARE;
-        if head < self.looked + Self::LAUNCHES && few {
-            return;
-        }
-        self.issued = issued;
-        let whole_us = now.0.saturating_sub(self.since.0).max(1);
-        // The link is as busy with what launches use on the host.
-        let remote_bytes = world.remote_bytes - self.remote_bytes;
-        let idle_us = self.idle_us as f64 - remote_bytes as f64 / world.orders.rate(Queue::In);
-        let spare = idle_us / whole_us as f64 > Self::SPARE;
-        self.remote_bytes = world.remote_bytes;
-        self.looked = head;
-        self.since = now;
-        self.idle_us = 0;
-        self.share = match (std::mem::take(&mut self.missed), spare) {
-            (true, true) => (self.share * 1.5).min(Self::WIDE),
-            (true, false) => (self.share * 0.9).max(Self::NARROW),
-            (false, _) => (self.share * 0.97).max(Self::NARROW),
-        };
-    }
-
-    /// Is it worth to fetch what is needed at `need` by evicting what is needed at `victim`?
-    fn allows(&self, floor: u64, need: u64, victim: u64) -> bool {
-        let until = |position: u64| position.saturating_sub(floor) as f64;
-        victim > need && until(need) <= self.share * until(victim).max(1.0)
-    }
-}
 
 /// Issues what is to be done now.
 pub(crate) fn carry_out(

@@ -1,0 +1,189 @@
+//! How far ahead to fetch: learned from whether launches wait.
+
+use std::f64::consts::LN_2;
+
+use crate::command::Queue;
+use crate::units::{BLOCK_BYTES, Micros};
+use crate::world::World;
+use crate::world::block::Residency;
+
+/// How far ahead to fetch, as a share of how far ahead the victim is needed.
+///
+/// A fetch that is early costs its victim's fetch earlier too: looking far ahead moves
+/// more. So it widens only while launches wait although the link has time to spare; where
+/// the link is the bottleneck, the shortest reach moves the least. It narrows slowly within
+/// a cycle, of which one place may need it, and fast once a whole cycle went by without a
+/// wait.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    share: f64,
+    missed: bool,
+    /// Launches since one waited, as far as it was looked at.
+    quiet: u64,
+    looked: u64,
+    issued: u64,
+    since: Micros,
+    last: Micros,
+    idle: bool,
+    idle_us: u64,
+    /// What launches had used on the host when it was last looked at.
+    remote_bytes: u64,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self {
+            share: 0.25,
+            missed: false,
+            quiet: 0,
+            looked: 0,
+            issued: 0,
+            since: Micros(0),
+            last: Micros(0),
+            idle: true,
+            idle_us: 0,
+            remote_bytes: 0,
+        }
+    }
+}
+
+impl Reach {
+    /// The share's bounds; the narrowest one only after whole cycles without a wait.
+    const NARROWEST: f64 = 0.0625;
+    const NARROW: f64 = 0.125;
+    const WIDE: f64 = 1.0;
+    /// Share of the time without a prefetch under way above which the link has time.
+    const SPARE: f64 = 0.15;
+    /// Launches after which it is looked at.
+    const LAUNCHES: u64 = 64;
+    /// Or when one in so many of the device's blocks were prefetched.
+    const ISSUED_SHARE: u64 = 1;
+
+    /// A launch begins: it waits if a block of it is not there. While no cycle is known
+    /// nothing is fetched ahead, so that no reach would have helped.
+    pub(crate) fn started(&mut self, world: &World) {
+        let Some(launch) = world.window.front() else {
+            return;
+        };
+        if world.history.lag().is_none() {
+            return;
+        }
+        self.missed = self.missed
+            || world.slots(&launch.set).any(|slot| {
+                !matches!(
+                    world.blocks.get(slot).residency,
+                    Residency::Device | Residency::MovingOut
+                )
+            });
+    }
+
+    /// Widens or narrows, once in a while.
+    pub(crate) fn adapt(&mut self, now: Micros, world: &World) {
+        if self.idle {
+            self.idle_us += now.0.saturating_sub(self.last.0);
+        }
+        self.last = now;
+        self.idle = world.orders.bytes(Queue::In) == 0;
+        let head = world.floor();
+        let issued = world.usefulness.issued_bytes / BLOCK_BYTES;
+        let few = issued < self.issued + world.capacity / Self::ISSUED_SHARE;
+        if head < self.looked + Self::LAUNCHES && few {
+            return;
+        }
+        self.issued = issued;
+        let whole_us = now.0.saturating_sub(self.since.0).max(1);
+        // The link is as busy with what launches use on the host.
+        let remote_bytes = world.remote_bytes - self.remote_bytes;
+        let idle_us = self.idle_us as f64 - remote_bytes as f64 / world.orders.rate(Queue::In);
+        let spare = idle_us / whole_us as f64 > Self::SPARE;
+        self.remote_bytes = world.remote_bytes;
+        let launches = head.saturating_sub(self.looked);
+        self.looked = head;
+        self.since = now;
+        self.idle_us = 0;
+        let missed = std::mem::take(&mut self.missed);
+        self.learn(missed, spare, launches, world.history.lag());
+    }
+
+    /// Takes in whether one of so many launches waited, and whether the link had time to spare.
+    fn learn(&mut self, missed: bool, spare: bool, launches: u64, lag: Option<u64>) {
+        self.quiet = if missed { 0 } else { self.quiet + launches };
+        self.share = match (missed, spare) {
+            (true, true) => (self.share * 1.5).min(Self::WIDE),
+            (true, false) => self.narrowed(0.9),
+            (false, _) => match lag.filter(|&lag| self.quiet > lag) {
+                Some(lag) => {
+                    // By half in a cycle.
+                    let cycles = launches as f64 / lag.max(1) as f64;
+                    let factor = (1.0 - LN_2 * cycles).clamp(0.5, 0.97);
+                    (self.share * factor).max(Self::NARROWEST)
+                }
+                None => self.narrowed(0.97),
+            },
+        };
+    }
+
+    /// The share narrowed by a factor, within a cycle.
+    fn narrowed(&self, factor: f64) -> f64 {
+        (self.share * factor).max(Self::NARROW.min(self.share))
+    }
+
+    /// Is it worth to fetch what is needed at `need` by evicting what is needed at `victim`?
+    pub(crate) fn allows(&self, floor: u64, need: u64, victim: u64) -> bool {
+        let until = |position: u64| position.saturating_sub(floor) as f64;
+        victim > need && until(need) <= self.share * until(victim).max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAG: Option<u64> = Some(640);
+
+    fn quiet(reach: &mut Reach, launches: u64) {
+        for _ in 0..launches / Reach::LAUNCHES {
+            reach.learn(false, true, Reach::LAUNCHES, LAG);
+        }
+    }
+
+    #[test]
+    fn a_wait_in_every_cycle_keeps_what_it_widened() {
+        let mut reach = Reach::default();
+        for _ in 0..20 {
+            reach.learn(true, true, Reach::LAUNCHES, LAG);
+            quiet(&mut reach, 576);
+        }
+        assert!(reach.share > 0.7, "{}", reach.share);
+    }
+
+    #[test]
+    fn cycles_without_a_wait_halve_it_down_to_the_narrowest() {
+        let mut reach = Reach::default();
+        for _ in 0..4 {
+            reach.learn(true, true, Reach::LAUNCHES, LAG);
+        }
+        assert_eq!(reach.share, Reach::WIDE);
+        quiet(&mut reach, 640);
+        assert!(reach.share > 0.7, "within a cycle slowly: {}", reach.share);
+        quiet(&mut reach, 1280);
+        assert!(reach.share < 0.25, "then fast: {}", reach.share);
+        quiet(&mut reach, 1920);
+        assert_eq!(reach.share, Reach::NARROWEST);
+    }
+
+    #[test]
+    fn a_wait_while_the_link_is_busy_narrows_and_never_widens() {
+        let mut reach = Reach::default();
+        let mut before = reach.share;
+        for _ in 0..20 {
+            reach.learn(true, false, Reach::LAUNCHES, LAG);
+            assert!(reach.share <= before);
+            before = reach.share;
+        }
+        assert_eq!(reach.share, Reach::NARROW);
+        quiet(&mut reach, 6400);
+        reach.learn(true, false, Reach::LAUNCHES, LAG);
+        assert_eq!(reach.share, Reach::NARROWEST);
+    }
+}
