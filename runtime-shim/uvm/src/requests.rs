@@ -139,15 +139,6 @@ requests! {
         /// Out: its length.
         user_length/userSpaceLength: u64,
     }
-    /// Where a range should be.
-    SetPreferredLocation = "UVM_SET_PREFERRED_LOCATION" 42 {
-        /// First byte.
-        base/requestedBase: u64,
-        /// Length.
-        length/length: u64,
-        /// The processor.
-        processor/preferredLocation: Uuid,
-    }
     /// Nowhere in particular.
     UnsetPreferredLocation = "UVM_UNSET_PREFERRED_LOCATION" 43 {
         /// First byte.
@@ -221,6 +212,71 @@ requests! {
     ToolsFlushEvents = "UVM_TOOLS_FLUSH_EVENTS" 67 {}
 }
 
+/// Where a range should be. Drivers from 550 on have a NUMA node where older ones have the
+/// status; both structures take 40 bytes, so one form serves: what the driver does not write
+/// stays as it was, and the old status is as a node "any".
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SetPreferredLocation {
+    /// First byte.
+    pub base: u64,
+    /// Length.
+    pub length: u64,
+    /// The processor.
+    pub processor: Uuid,
+    /// Before 550 out, the driver's answer; from then on in, the CPU's node.
+    status_or_node: u32,
+    /// From 550 on out, the driver's answer.
+    late_status: u32,
+}
+
+impl SetPreferredLocation {
+    /// Of a range, at a processor.
+    pub fn new(base: u64, length: u64, processor: Uuid) -> Self {
+        Self {
+            base,
+            length,
+            processor,
+            status_or_node: UNANSWERED,
+            late_status: UNANSWERED,
+        }
+    }
+}
+
+impl Request for SetPreferredLocation {
+    const NUMBER: libc::c_ulong = 42;
+    const NAME: &'static str = "UVM_SET_PREFERRED_LOCATION";
+    fn status(&mut self) -> &mut u32 {
+        match self.late_status {
+            UNANSWERED => &mut self.status_or_node,
+            _ => &mut self.late_status,
+        }
+    }
+}
+
+/// [`SetPreferredLocation`] for comparison, without its status.
+pub const PREFERRED: Layout = Layout {
+    name: SetPreferredLocation::NAME,
+    number: SetPreferredLocation::NUMBER,
+    fields: &[
+        (
+            "requestedBase",
+            std::mem::offset_of!(SetPreferredLocation, base),
+        ),
+        ("length", std::mem::offset_of!(SetPreferredLocation, length)),
+        (
+            "preferredLocation",
+            std::mem::offset_of!(SetPreferredLocation, processor),
+        ),
+    ],
+};
+
+/// Where the status of [`SetPreferredLocation`] may be.
+pub const PREFERRED_STATUS: [usize; 2] = [
+    std::mem::offset_of!(SetPreferredLocation, status_or_node),
+    std::mem::offset_of!(SetPreferredLocation, late_status),
+];
+
 /// [`ToolsInitEventTracker`] as 560 has it: the version of the entries before the status.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -261,6 +317,19 @@ mod tests {
     #[test]
     fn a_migration_is_the_eighty_bytes_that_all_drivers_since_535_take() {
         assert_eq!(size_of::<Migrate>(), 80);
+    }
+
+    #[test]
+    fn a_preferred_location_is_answered_where_the_driver_has_the_status() {
+        assert_eq!(size_of::<SetPreferredLocation>(), 40);
+        let mut request = SetPreferredLocation::new(0, 1, Uuid::default());
+        *request.status() = UNANSWERED;
+        assert_eq!(request.status_or_node as i32, -1, "any node");
+        request.status_or_node = 0;
+        assert_eq!(*request.status(), 0, "as 535 answers");
+        let mut request = SetPreferredLocation::new(0, 1, Uuid::default());
+        request.late_status = 7;
+        assert_eq!(*request.status(), 7, "as 550 does");
     }
 
     #[test]

@@ -22,6 +22,8 @@ const NOTHING_TO_DO: u32 = 0x1_0006;
 /// Any handles do: the stand-in for RM keeps none but the channel's.
 const CLIENT: u32 = 0xc1d0_0001;
 const VA_SPACE: u32 = 0xc1d0_0002;
+/// The stand-in for RM has no descriptors.
+const NO_RM: i32 = -1;
 
 /// A VA space of this process, without a GPU.
 #[derive(Debug)]
@@ -53,6 +55,21 @@ impl Space {
             other => other?,
         }
         Ok(Self { file, _mm: mm })
+    }
+
+    /// Registers a GPU, without an address space on it: the driver keeps the GPU, and counts
+    /// in its procfs, as long as this is there.
+    ///
+    /// # Errors
+    /// [`UvmError`].
+    pub fn register(&self, gpu: Uuid) -> Result<(), UvmError> {
+        let mut request = RegisterGpu {
+            uuid: gpu,
+            rm_fd: NO_RM,
+            client: CLIENT,
+            ..RegisterGpu::default()
+        };
+        send(&self.file, &mut request)
     }
 
     /// Maps managed memory, aligned to blocks, untouched.
@@ -175,16 +192,8 @@ impl Session {
     /// [`UvmError`], of the step that failed.
     pub fn open(gpu: Uuid, channel: u32) -> Result<Self, UvmError> {
         let space = Space::open()?;
-        let (rm_fd, client) = (-1, CLIENT);
-        send(
-            &space.file,
-            &mut RegisterGpu {
-                uuid: gpu,
-                rm_fd,
-                client,
-                ..RegisterGpu::default()
-            },
-        )?;
+        space.register(gpu)?;
+        let (rm_fd, client) = (NO_RM, CLIENT);
         send(
             &space.file,
             &mut RegisterGpuVaSpace {
@@ -253,23 +262,17 @@ impl Session {
     /// # Errors
     /// [`UvmError`].
     pub fn prefer(&self, base: u64, length: u64, at: Option<Uuid>) -> Result<(), UvmError> {
-        let rm_status = 0;
         match at {
             Some(processor) => send(
                 &self.space.file,
-                &mut SetPreferredLocation {
-                    base,
-                    length,
-                    processor,
-                    rm_status,
-                },
+                &mut SetPreferredLocation::new(base, length, processor),
             ),
             None => send(
                 &self.space.file,
                 &mut UnsetPreferredLocation {
                     base,
                     length,
-                    rm_status,
+                    rm_status: 0,
                 },
             ),
         }

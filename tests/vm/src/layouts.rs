@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use oversub_uvm::requests::{LAYOUTS, Layout};
+use oversub_uvm::requests::{LAYOUTS, Layout, PREFERRED, PREFERRED_STATUS, SetPreferredLocation};
 
 /// Fields that only some versions have.
 const OPTIONAL: &[&str] = &["requestedVersion", "grantedVersion"];
 
-/// The C file.
-pub fn assertions(layouts: &[Layout]) -> String {
+/// The C file, for all requests.
+pub fn assertions() -> String {
     let mut text = String::from(
         "#include <stddef.h>\n#include \"uvm_linux_ioctl.h\"\n#include \"uvm_ioctl.h\"\n",
     );
@@ -21,7 +21,7 @@ pub fn assertions(layouts: &[Layout]) -> String {
         name,
         number,
         fields,
-    } in layouts
+    } in LAYOUTS.iter().chain([&PREFERRED])
     {
         let _ = writeln!(
             text,
@@ -34,6 +34,14 @@ pub fn assertions(layouts: &[Layout]) -> String {
             );
         }
     }
+    let (name, [early, late]) = (PREFERRED.name, PREFERRED_STATUS);
+    let status = format!("offsetof({name}_PARAMS, rmStatus)");
+    let _ = writeln!(
+        text,
+        "_Static_assert({status} == {early} || {status} == {late}, \"{name}.rmStatus\");\n\
+         _Static_assert(sizeof({name}_PARAMS) == {}, \"size of {name}\");",
+        size_of::<SetPreferredLocation>()
+    );
     text
 }
 
@@ -43,7 +51,7 @@ pub fn assertions(layouts: &[Layout]) -> String {
 /// What does not agree, in the compiler's words.
 pub fn check(source: &Path, work: &Path) -> Result<()> {
     let file = work.join("layouts.c");
-    std::fs::write(&file, assertions(LAYOUTS))?;
+    std::fs::write(&file, assertions())?;
     let output = Command::new("gcc")
         .args(["-fsyntax-only", "-DNVIDIA_UVM_USERSPACE=1", "-I"])
         .arg(source.join("nvidia-uvm"))
@@ -68,9 +76,10 @@ mod tests {
 
     #[test]
     fn every_field_that_all_versions_have_is_asserted() {
-        let text = assertions(LAYOUTS);
+        let text = assertions();
         assert!(text.contains("offsetof(UVM_MIGRATE_PARAMS, rmStatus) == 72"));
         assert!(text.contains("UVM_SET_PREFERRED_LOCATION == 42"));
+        assert!(text.contains("sizeof(UVM_SET_PREFERRED_LOCATION_PARAMS) == 40"));
         assert!(!text.contains("requestedVersion"));
     }
 }

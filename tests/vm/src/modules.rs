@@ -125,7 +125,7 @@ pub fn get(
     let inputs = Inputs::new(STEP)
         .text(&source.to_string_lossy())
         .text(&kernel.headers.to_string_lossy())
-        .text(&layouts::assertions(oversub_uvm::requests::LAYOUTS))
+        .text(&layouts::assertions())
         .folder(device)?;
     let folder = cache.get(&format!("modules-{build}"), &inputs, |result| {
         // Kept from one build to the next: only what changed is compiled again.
