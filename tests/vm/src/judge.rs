@@ -6,6 +6,7 @@ use oversub_vm::plan::{Answer, FaultCounts, Outcome, Plan, ProbeCounts, Steering
 use crate::probed;
 use crate::product::{self, Figure, Length};
 use crate::report::Verdict;
+use crate::scraped;
 
 /// The round whose counts are reported.
 pub const COUNTS: &str = "counts, pascal";
@@ -30,7 +31,7 @@ const OBSERVED: Length = Length {
 };
 /// What is reported of the product: a program, steered in a way, against the same program
 /// on the driver alone; and what must come out of it at least.
-pub const FIGURES: [Figure; 3] = [
+pub const FIGURES: [Figure; 4] = [
     Figure {
         name: "sweep",
         program: "sweep",
@@ -60,6 +61,16 @@ pub const FIGURES: [Figure; 3] = [
         length: OBSERVED,
         least_reduction: 0.8,
         most_bytes: None,
+    },
+    Figure {
+        name: "queue",
+        program: "sweep",
+        memory_mib: SWEEP_MIB,
+        baseline: Steering::Alone,
+        steering: Steering::Queued,
+        length: LEARNED,
+        least_reduction: 0.95,
+        most_bytes: Some(0.5),
     },
 ];
 /// Fewer faults than this prove nothing.
@@ -133,10 +144,15 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
                     wrong.push(format!("{name}: lost copies were not noticed"));
                 }
             }
-            Ok(Outcome::Program(counts)) if !counts.ok => {
-                wrong.push(format!("{name}: its result is wrong"));
+            Ok(Outcome::Program(counts)) => {
+                if !counts.ok {
+                    wrong.push(format!("{name}: its result is wrong"));
+                }
+                if let Some(metrics) = &counts.metrics {
+                    let found = scraped::wrong_with(metrics, is_queued(plan, name));
+                    wrong.extend(found.into_iter().map(|what| format!("{name}: {what}")));
+                }
             }
-            Ok(Outcome::Program(_)) => {}
             Ok(Outcome::Checked(found)) => {
                 wrong.extend(found.wrong.iter().map(|what| format!("{name}: {what}")));
             }
@@ -208,6 +224,15 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
         passed: wrong.is_empty(),
         wrong,
     }
+}
+
+/// The round observes the driver by its event queue.
+fn is_queued(plan: &Plan, name: &str) -> bool {
+    plan.rounds.iter().any(|round| {
+        let queued =
+            matches!(&round.work, Work::Program(load) if load.steering == Steering::Queued);
+        queued && round.name == name
+    })
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 //! [`image`] packs a root file system, [`boot`] runs it and tells what became of it. In the
 //! guest: `oversub-guest` is init; [`plan`] is what it is told and what it answers.
 //!
-//! A combination has two guests that run at the same time, one for the driver and one for
-//! the product. Each boots once and does *rounds*: each round loads the modules, does one
-//! piece of [`plan::Work`] in a process of its own, and unloads them. To add a test:
+//! A combination has up to two guests that run at the same time; the product's rounds are
+//! shared out among them (`rounds::of_product`). Each boots once and does *rounds*: each
+//! round loads the modules, does one piece of [`plan::Work`] in a process of its own, and
+//! unloads them. To add a test:
 //!
 //! 1. a variant of [`plan::Work`] with what it is told, and unless one fits a variant of
 //!    [`plan::Outcome`]; [`plan::Checked`] is for tests that judge themselves;

@@ -6,6 +6,7 @@ mod probed;
 mod product;
 mod report;
 mod rounds;
+mod scraped;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ struct Options {
     #[arg(long)]
     json: bool,
     /// Kill a guest that takes more of the processors, seconds
-    #[arg(long, default_value_t = 900)]
+    #[arg(long, default_value_t = 1500)]
     limit: u64,
     /// Source of the stand-in for nvidia.ko
     #[arg(long, value_name = "FOLDER")]
@@ -68,7 +69,8 @@ struct Options {
     /// Where init of the guests is built, and the programs that run in them
     #[arg(long, value_name = "FOLDER")]
     programs: PathBuf,
-    /// Run workloads with and without oversub in every guest, not only in the default one
+    /// Run workloads with and without oversub in every guest, not only in the default one, and
+    /// steer by the event queue too
     #[arg(long)]
     product: bool,
     /// Only rounds whose name contains this, to look into one: what needs others fails
@@ -173,20 +175,22 @@ fn one(options: &Options, combination: Combination) -> Result<Verdict> {
         true => HOSTILE_LONG,
         false => HOSTILE_SHORT,
     };
-    let mut guests = vec![(
-        "driver",
-        rounds::of_driver(combination, &modules.version, hostile_seconds),
-    )];
+    let mut driver = rounds::of_driver(combination, &modules.version, hostile_seconds);
+    let mut product = Vec::new();
     if options.product || is_default {
-        guests.push(("product", rounds::of_product()));
+        let whole = options.product || options.all;
+        let (with_driver, rest) = rounds::of_product(whole);
+        driver.extend(with_driver);
+        product = rest;
     }
+    let mut guests = vec![("driver", driver), ("product", product)];
     if let Some(text) = &options.rounds {
         for (_, rounds) in &mut guests {
             rounds.retain(|round| round.name.contains(text.as_str()));
         }
-        guests.retain(|(_, rounds)| !rounds.is_empty());
-        ensure!(!guests.is_empty(), "no round has such a name");
     }
+    guests.retain(|(_, rounds)| !rounds.is_empty());
+    ensure!(!guests.is_empty(), "no round has such a name");
     let folder = options.cache.join("runs").join(combination.to_string());
     let mut plan = Plan { rounds: Vec::new() };
     let mut prepared = Vec::new();

@@ -89,6 +89,8 @@ pub enum Steering {
     Alone,
     /// The daemon alone, attached to the program while it runs.
     Attached,
+    /// As [`Steering::Oversub`], with the driver's event queue in the place of the probes.
+    Queued,
 }
 
 /// A program, and how often its daemon is killed.
@@ -175,7 +177,7 @@ pub enum Outcome {
     /// Of [`Work::Faults`].
     Faults(FaultCounts),
     /// Of [`Work::Program`].
-    Program(ProgramCounts),
+    Program(Box<ProgramCounts>),
     /// Of [`Work::Probes`].
     Probes(Box<ProbeCounts>),
     /// Of work that judges itself.
@@ -222,6 +224,32 @@ pub struct ProgramCounts {
     pub called_in: u64,
     /// Of all that, what its last iterations did, by the driver's procfs.
     pub settled: Settled,
+    /// What the daemon's metrics say of it, where there is a daemon.
+    pub metrics: Option<MetricCounts>,
+}
+
+/// What the daemon's metrics say of a program, and the driver's procfs of the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetricCounts {
+    /// The metrics, of all processes.
+    pub metrics: DriverCounts,
+    /// Procfs, which does not tell everything.
+    pub procfs: DriverCounts,
+    /// Faults of the device after merging.
+    pub merged_faults: u64,
+    /// Batches of faults in the histogram of their latency.
+    pub timed_batches: u64,
+    /// Evictions with a copy of which it is known for whose sake.
+    pub paid_evictions: u64,
+    /// Faults on blocks that had been evicted shortly before.
+    pub capacity_faults: u64,
+    /// Faults of the device under the program's number, its control group and its GPU, while
+    /// it was not waited for.
+    pub labelled_faults: u64,
+    /// The same under those that ended, once it was.
+    pub ended_faults: u64,
+    /// Events that were lost.
+    pub drops: u64,
 }
 
 /// What the driver did in the last iterations of a program.

@@ -74,7 +74,7 @@ pub fn wrong_with(load: &ProbeLoad, counts: &ProbeCounts) -> Vec<String> {
 }
 
 /// What procfs counts too, where it differs.
-fn differences(counts: &DriverCounts, procfs: &DriverCounts) -> Vec<(&'static str, String)> {
+pub fn differences(counts: &DriverCounts, procfs: &DriverCounts) -> Vec<(&'static str, String)> {
     [
         ("faults", counts.faults, procfs.faults),
         ("batches", counts.batches, procfs.batches),

@@ -58,7 +58,7 @@ fn run(plan: &Plan, answer: &Answer, program: &str, steering: Steering) -> Optio
         (Work::Program(load), Ok(Outcome::Program(counts)))
             if load.program == program && load.steering == steering =>
         {
-            Some(*counts)
+            Some(**counts)
         }
         _ => None,
     })
@@ -193,7 +193,7 @@ mod tests {
                 name: String::new(),
                 seconds: 1.0,
                 processor_seconds: 0.0,
-                outcome: Ok(Outcome::Program(counts)),
+                outcome: Ok(Outcome::Program(Box::new(counts))),
             });
         }
         let mut answer = Answer {

@@ -46,11 +46,20 @@ pub fn of_driver(combination: Combination, driver: &str, hostile_seconds: u32) -
     rounds
 }
 
-/// What is asked of the whole product.
-pub fn of_product() -> Vec<Round> {
+/// What is asked of the whole product, for two guests that run at the same time and take about
+/// as long: what goes with the driver's rounds, and the rest. `all`: by the event queue too.
+pub fn of_product(all: bool) -> (Vec<Round>, Vec<Round>) {
     let mut rounds = product();
+    rounds.retain(|round| match &round.work {
+        Work::Program(load) => all || load.steering != Steering::Queued,
+        _ => true,
+    });
     rounds.push(restarts());
-    rounds
+    let with_driver = |round: &Round| match &round.work {
+        Work::Program(load) => load.program == "train" || load.steering == Steering::Queued,
+        _ => false,
+    };
+    rounds.into_iter().partition(with_driver)
 }
 
 /// The round runs programs and the daemon.

@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 
 /// Where programs find it.
 pub const SOCKET: &str = "/run/oversub/oversubd.sock";
+/// Where it serves its metrics.
+pub const HTTP: &str = "127.0.0.1:9464";
+const QUEUE_CONFIG: &str = "/tmp/oversubd.toml";
 const LOG: &str = "/tmp/oversubd.log";
 /// How long it may take to open its socket.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -30,13 +33,25 @@ impl Daemon {
     /// Starts one and waits until it takes programs in. It listens before that: who came
     /// then would try again a second later, when much of the program is over.
     pub fn start() -> Result<Self> {
+        Self::start_with(DAEMON_CONFIG_PATH)
+    }
+
+    /// The same, with the driver's event queue in the place of probes.
+    pub fn start_on_queue() -> Result<Self> {
+        let mut config = fs::read_to_string(DAEMON_CONFIG_PATH)?;
+        config.push_str("[probes]\nmode = \"queue\"\n");
+        fs::write(QUEUE_CONFIG, config)?;
+        Self::start_with(QUEUE_CONFIG)
+    }
+
+    fn start_with(config: &str) -> Result<Self> {
         let log = File::create(LOG)?;
         // A daemon that was killed has left its own.
         let _ = fs::remove_file(control());
         let child = Command::new(format!("{PROGRAMS_PATH}/oversubd"))
-            .args(["--config", DAEMON_CONFIG_PATH])
+            .args(["--config", config])
             .args(["--socket", SOCKET])
-            .args(["--http", "none"])
+            .args(["--http", HTTP])
             .stdout(log.try_clone()?)
             .stderr(log)
             .stdin(Stdio::null())

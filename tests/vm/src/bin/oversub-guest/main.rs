@@ -12,6 +12,7 @@ mod probes;
 mod program;
 mod restarts;
 mod system;
+mod witness;
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -56,6 +57,7 @@ fn main() {
 
 fn run() -> Result<Answer> {
     system::mount_all()?;
+    system::loopback_up()?;
     let plan = fs::read_to_string(PLAN_PATH).with_context(|| format!("cannot read {PLAN_PATH}"))?;
     let plan: Plan = serde_json::from_str(&plan).context("the plan cannot be read")?;
     let boot_seconds = system::uptime_seconds();
@@ -120,7 +122,7 @@ fn work_alone(work: &str) {
         .and_then(|work| {
             Ok(match work {
                 Work::Faults(load) => Outcome::Faults(faults::run(&load)?),
-                Work::Program(load) => Outcome::Program(program::run(&load)?),
+                Work::Program(load) => Outcome::Program(Box::new(program::run(&load)?)),
                 Work::Probes(load) => Outcome::Probes(Box::new(probes::run(&load)?)),
                 Work::Restarts(load) => Outcome::Checked(restarts::run(&load)?),
                 Work::Hostile(load) => Outcome::Checked(hostile::run(&load)?),

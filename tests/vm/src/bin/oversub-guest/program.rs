@@ -2,7 +2,7 @@
 //! soft CUDA driver, nvidia-uvm behind it, and oversub around it.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, SOCKET};
 use crate::probes;
+use crate::witness::{self, Witness};
 
 const DRIVER_FOLDER: &str = "/tmp/cuda";
 const STATS: &str = "/tmp/stats.json";
@@ -28,12 +29,22 @@ pub fn run(load: &ProgramLoad) -> Result<ProgramCounts> {
     let daemon = match load.steering {
         Steering::Driver | Steering::Alone => None,
         Steering::Oversub | Steering::Attached => Some(Daemon::start()?),
+        Steering::Queued => Some(Daemon::start_on_queue()?),
     };
+    let witness = daemon.as_ref().map(|_| Witness::open()).transpose()?;
     let mut program = Running::start(load)?;
     if let (Steering::Attached, Some(daemon)) = (load.steering, &daemon) {
         attach(daemon, &mut program)?;
     }
-    let counts = program.finish();
+    let of_program = match &witness {
+        Some(witness) => Some(witness.of_ended(&program)?),
+        None => None,
+    };
+    let mut counts = program.finish();
+    if let (Some(witness), Some(mut metrics), Ok(counts)) = (&witness, of_program, &mut counts) {
+        metrics.ended_faults = witness.of_waited_for()?;
+        counts.metrics = Some(metrics);
+    }
     if let Some(daemon) = daemon {
         let status = daemon.ask("status");
         daemon.stop();
@@ -76,7 +87,7 @@ impl Running {
         let mut command = Command::new(format!("{PROGRAMS_PATH}/{}", load.program));
         let policy = match load.steering {
             Steering::Driver => Some("driver"),
-            Steering::Oversub => Some("foresight"),
+            Steering::Oversub | Steering::Queued => Some("foresight"),
             Steering::Alone | Steering::Attached => None,
         };
         match policy {
@@ -102,10 +113,31 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("{} cannot be started", load.program))?;
+        witness::contain(child.id())?;
         let said = child.stderr.take().context("its output is not there")?;
         let (load, watched) = (load.clone(), load.clone());
         let watch = std::thread::spawn(move || watch(&watched, said));
         Ok(Self { load, child, watch })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Returns when it has ended; it is still to be waited for, so its number stays its own.
+    pub fn let_end(&self) -> Result<()> {
+        // SAFETY: zeros are a value of this type, which the call fills.
+        let mut told: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: the number is that of a child not waited for; `told` lives for the call.
+        while unsafe { libc::waitid(libc::P_PID, self.child.id(), &raw mut told, flags) } != 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error).context("the program cannot be waited for");
+            }
+        }
+        Ok(())
     }
 
     /// It has ended.
@@ -132,6 +164,7 @@ impl Running {
         let settled = self.watch.join();
         let settled = settled.map_err(|_| anyhow!("the thread that watches panicked"))??;
         Ok(ProgramCounts {
+            metrics: None,
             settled,
             ok: result["ok"] == Value::Bool(true) && output.status.success(),
             seconds: result["seconds"].as_f64().unwrap_or_default(),

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
 
@@ -70,6 +71,29 @@ pub fn mount_all() -> Result<()> {
     // SAFETY: a valid limit. Kernels before 5.11 count BPF maps against it.
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) };
     Ok(())
+}
+
+/// Brings the loopback interface up, by which metrics are asked for.
+pub fn loopback_up() -> Result<()> {
+    // SAFETY: no pointers.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        bail!("no socket: {}", io::Error::last_os_error());
+    }
+    // SAFETY: the call returned it, and nothing else owns it.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: zeros are a value of this type.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: a request with a name and flags, which lives for the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) };
+    match done {
+        0 => Ok(()),
+        _ => bail!("lo cannot be brought up: {}", io::Error::last_os_error()),
+    }
 }
 
 /// Seconds since the kernel started.
