@@ -159,7 +159,7 @@ pub fn keep_on_host(address: u64, bytes: u64) -> bool {
     let Ok(size) = usize::try_from(bytes) else {
         return false;
     };
-    // SAFETY: managed memory that no one else knows yet.
+    // SAFETY: managed memory, as the caller knows; if freed meanwhile, the driver refuses.
     unsafe { driver::advise(address, size, ADVISE_PREFERRED_LOCATION, Location::HOST) }.is_ok()
 }
 

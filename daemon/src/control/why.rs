@@ -115,8 +115,8 @@ pub struct DecisionView {
     pub at_us: u64,
     /// First byte of the block.
     pub address: u64,
-    /// `prefetch`, `populate`, `evict`, `discard`, `use-on-host`, `let-migrate`, or what came of one: `useful`, `late`,
-    /// `wasted`, `refused`.
+    /// `prefetch`, `populate`, `evict`, `discard`, `use-on-host`, `let-migrate`, or what came of
+    /// one: `useful`, `late`, `wasted`, `refused`.
     pub what: String,
     /// Of a command, why.
     pub reason: Option<Said>,
