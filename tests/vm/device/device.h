@@ -12,7 +12,7 @@
  *   view.c       the device's address space as a mapping of a program
  *   transfer.c   copies between a program and the device's address space
  *   rm_*.c       the entry points that the driver calls
- *   main.c       parameters, the device's life, /dev/softgpu
+ *   main.c       parameters, the device's life, its version in procfs, /dev/softgpu
  */
 #ifndef SOFTGPU_DEVICE_H
 #define SOFTGPU_DEVICE_H

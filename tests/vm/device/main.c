@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* Parameters, the device's life, and /dev/softgpu. */
+/* Parameters, the device's life, its version in procfs, and /dev/softgpu. */
 #include "device.h"
 
 #include <linux/bitmap.h>
@@ -8,6 +8,8 @@
 #include <linux/kthread.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/proc_fs.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
 
@@ -160,6 +162,25 @@ static struct miscdevice softgpu_device = {
 	.mode = 0666,
 };
 
+/* What nvidia.ko says of itself, by which programs know its flavour. */
+#define VERSION_FOLDER "driver/nvidia"
+
+static int show_version(struct seq_file *file, void *unused)
+{
+	seq_printf(file, "NVRM version: NVIDIA UNIX %s  %s\n", RM_FLAVOUR_NAME, NV_VERSION_STRING);
+	return 0;
+}
+
+static int make_version(void)
+{
+	struct proc_dir_entry *folder = proc_mkdir(VERSION_FOLDER, NULL);
+
+	if (folder && proc_create_single("version", 0444, folder, show_version))
+		return 0;
+	remove_proc_subtree(VERSION_FOLDER, NULL);
+	return -ENOMEM;
+}
+
 static void free_memory(void)
 {
 	u64 index;
@@ -230,9 +251,14 @@ static int __init softgpu_init(void)
 		error = PTR_ERR(gpu.engine);
 		goto failed;
 	}
+	error = make_version();
+	if (error)
+		goto stop;
 	error = misc_register(&softgpu_device);
 	if (!error)
 		return 0;
+	remove_proc_subtree(VERSION_FOLDER, NULL);
+stop:
 	kthread_stop(gpu.engine);
 failed:
 	free_memory();
@@ -243,6 +269,7 @@ failed:
 static void __exit softgpu_exit(void)
 {
 	misc_deregister(&softgpu_device);
+	remove_proc_subtree(VERSION_FOLDER, NULL);
 	kthread_stop(gpu.engine);
 	irq_work_sync(&gpu.interrupt);
 	free_memory();

@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use crate::combination::Flavour;
+
 /// A function that nvidia-uvm imports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prototype {
@@ -98,8 +100,9 @@ pub fn defaults(prototypes: &[Prototype]) -> String {
     text
 }
 
-/// `rm_version.h`: where this version's interface differs from others'.
-pub fn version_header(prototypes: &[Prototype], types_header: &str) -> String {
+/// `rm_version.h`: where this version's interface differs from others', and how nvidia.ko of
+/// this flavour names itself in `/proc/driver/nvidia/version`.
+pub fn version_header(prototypes: &[Prototype], types_header: &str, flavour: Flavour) -> String {
     let parameters = |name: &str| {
         let found = prototypes.iter().find(|p| p.name == name);
         found.map(|p| p.parameters.as_str())
@@ -109,6 +112,11 @@ pub fn version_header(prototypes: &[Prototype], types_header: &str) -> String {
     let mut define = |name: &str, value: &str| {
         let _ = writeln!(text, "#define {name} {value}");
     };
+    let name = match flavour {
+        Flavour::Open => "\"Open Kernel Module for x86_64\"",
+        Flavour::Closed => "\"x86_64 Kernel Module\"",
+    };
+    define("RM_FLAVOUR_NAME", name);
     let creates = parameters("nvUvmInterfaceAddressSpaceCreate").unwrap_or_default();
     let ats = creates.contains("enableAts");
     define("RM_ATS_ARGUMENT", if ats { "NvBool ats," } else { "" });
@@ -195,11 +203,16 @@ typedef struct { NvU32 a; } x;
 
     #[test]
     fn differences_between_versions_become_macros() {
-        let text = version_header(&prototypes(HEADER), "NvBool bUvmOwnsHwFaultBuffer;");
+        let text = version_header(
+            &prototypes(HEADER),
+            "NvBool bUvmOwnsHwFaultBuffer;",
+            Flavour::Open,
+        );
         assert!(
             text.contains("RM_FLUSH_PARAMETERS UvmGpuFaultInfo *pFaultInfo, NvBool bCopyAndFlush")
         );
         assert!(text.contains("RM_HAS_FAULT_BUFFER_OWNER"));
         assert!(!text.contains("RM_HAS_NVLINK_INFO"));
+        assert!(text.contains("RM_FLAVOUR_NAME \"Open Kernel Module"));
     }
 }

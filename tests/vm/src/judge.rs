@@ -1,6 +1,9 @@
 //! Decides whether a guest's answer is as it must be.
 
+use std::collections::BTreeSet;
+
 use oversub_vm::combination::Combination;
+use oversub_vm::kernel::SelfChecks;
 use oversub_vm::plan::{Answer, FaultCounts, Outcome, Plan, ProbeCounts, Steering, Work};
 
 use crate::probed;
@@ -22,11 +25,11 @@ const TRAIN_MIB: u64 = 64;
 /// With the library in it, a program is known after a few iterations; from outside it takes
 /// more, as nothing is told of it.
 const LEARNED: Length = Length {
-    iterations: 8,
+    iterations: 7,
     settled_after: 4,
 };
 const OBSERVED: Length = Length {
-    iterations: 9,
+    iterations: 8,
     settled_after: 5,
 };
 /// What is reported of the product: a program, steered in a way, against the same program
@@ -133,6 +136,7 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
     );
     let mut reported = FaultCounts::default();
     let mut observed = ProbeCounts::default();
+    let mut attached = BTreeSet::new();
     for round in &answer.rounds {
         let name = &round.name;
         match &round.outcome {
@@ -169,8 +173,10 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
                     ),
                     None => wrong.push(format!("{name}: not planned")),
                 }
+                let ways = counts.attached.values();
+                attached.extend(ways.filter_map(|how| Some(how.split(' ').next()?.to_owned())));
                 if name == PROBES {
-                    observed = **counts;
+                    observed = counts.as_ref().clone();
                 }
             }
             Ok(Outcome::Faults(counts)) => {
@@ -221,6 +227,8 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
         rounds: answer.rounds,
         counts: reported,
         observed,
+        attached,
+        self_checks: SelfChecks::default(),
         passed: wrong.is_empty(),
         wrong,
     }

@@ -24,6 +24,28 @@ pub struct KernelTree {
     pub release: String,
 }
 
+/// What a kernel checks of itself while it runs, by its configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SelfChecks {
+    /// The order of locks (`CONFIG_PROVE_LOCKING`).
+    pub lockdep: bool,
+    /// Accesses of memory (`CONFIG_KASAN`).
+    pub kasan: bool,
+}
+
+impl SelfChecks {
+    fn in_config(text: &str) -> Self {
+        let has = |option: &str| {
+            text.lines()
+                .any(|line| line.strip_prefix(option) == Some("=y"))
+        };
+        Self {
+            lockdep: has("CONFIG_PROVE_LOCKING"),
+            kasan: has("CONFIG_KASAN"),
+        }
+    }
+}
+
 /// The release that is meant, as in `uname -r`.
 fn release_of(apt: &Apt, kernel: Kernel) -> Result<String> {
     let found = match kernel {
@@ -91,6 +113,19 @@ impl KernelTree {
         Ok(())
     }
 
+    /// What it checks of itself.
+    ///
+    /// # Errors
+    /// Its configuration cannot be read.
+    pub fn self_checks(&self) -> Result<SelfChecks> {
+        let config = self
+            .image
+            .with_file_name(format!("config-{}", self.release));
+        let text = fs::read_to_string(&config)
+            .with_context(|| format!("cannot read {}", config.display()))?;
+        Ok(SelfChecks::in_config(&text))
+    }
+
     /// Whether a DKMS build on a user's machine would make BTF of the module: only where
     /// the headers come with a vmlinux.
     pub fn has_own_vmlinux(&self) -> bool {
@@ -147,6 +182,20 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_kernel_checks_is_what_its_configuration_says() {
+        let checks = SelfChecks::in_config("CONFIG_KASAN=y\n# CONFIG_PROVE_LOCKING is not set\n");
+        let expected = SelfChecks {
+            lockdep: false,
+            kasan: true,
+        };
+        assert_eq!(checks, expected);
+        assert_eq!(
+            SelfChecks::in_config("CONFIG_KASAN_SHADOW_OFFSET=y\nCONFIG_PROVE_LOCKING=m\n"),
+            SelfChecks::default()
+        );
+    }
 
     #[test]
     fn the_payload_is_where_the_boot_header_says() {

@@ -15,8 +15,8 @@
 //!    [`plan::Outcome`]; [`plan::Checked`] is for tests that judge themselves;
 //! 2. a module of `src/bin/oversub-guest/` with a function `run`, and its arm in
 //!    `work_alone` of `main.rs` there. `daemon.rs` and `program.rs` start what it needs;
-//! 3. its round in `src/rounds.rs`, and programs that must be in the guest in `SHIPPED` of
-//!    `src/main.rs` (and the round in `rounds::needs_programs`);
+//! 3. its round in `src/rounds.rs`, and in `rounds::programs` what of oversub must be in the
+//!    guest for it;
 //! 4. where it has an outcome of its own, its arm in `src/judge.rs`, and its figures in
 //!    `src/report.rs`.
 //!

@@ -8,6 +8,7 @@ mod report;
 mod rounds;
 mod scraped;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,15 +34,11 @@ const GUEST_MIB: u32 = 1536;
 /// How long hostile processes run, seconds of the guest: in one guest of all, and else.
 const HOSTILE_LONG: u32 = 60;
 const HOSTILE_SHORT: u32 = 2;
+/// Processor time after which a guest of the one kind and of the other hangs, seconds: several
+/// times what it takes.
+const LIMIT_LONG: u64 = 1500;
+const LIMIT_SHORT: u64 = 600;
 
-/// What the product's rounds need in the guest.
-const SHIPPED: &[&str] = &[
-    "liboversub.so",
-    "liboversub_softgpu.so",
-    "oversubd",
-    "sweep",
-    "train",
-];
 /// The defaults are for GPUs larger than the guests'.
 const DAEMON_CONFIG: &str = "[engine]\ndevice_reserve = \"2MiB\"\ninflight = \"4MiB\"\n";
 
@@ -57,9 +54,9 @@ struct Options {
     /// Print the results as JSON too
     #[arg(long)]
     json: bool,
-    /// Kill a guest that takes more of the processors, seconds
-    #[arg(long, default_value_t = 1500)]
-    limit: u64,
+    /// Kill a guest that takes more of the processors, seconds [default: 600, with --all 1500]
+    #[arg(long, value_name = "SECONDS")]
+    limit: Option<u64>,
     /// Source of the stand-in for nvidia.ko
     #[arg(long, value_name = "FOLDER")]
     device: PathBuf,
@@ -144,6 +141,9 @@ fn run(options: &Options) -> Result<End> {
         result.print(began.elapsed());
         results.push(result);
     }
+    if let Some(line) = report::not_seen(&results) {
+        eprintln!("{line}");
+    }
     if options.json {
         println!("{}", report::json(&results));
     }
@@ -171,9 +171,9 @@ fn prepare(options: &Options, combination: Combination) -> Result<(KernelTree, M
 fn one(options: &Options, combination: Combination) -> Result<Verdict> {
     let (kernel, modules) = prepare(options, combination)?;
     let is_default = combination == Combination::DEFAULT;
-    let hostile_seconds = match options.all && is_default {
-        true => HOSTILE_LONG,
-        false => HOSTILE_SHORT,
+    let (hostile_seconds, limit) = match options.all && is_default {
+        true => (HOSTILE_LONG, LIMIT_LONG),
+        false => (HOSTILE_SHORT, LIMIT_SHORT),
     };
     let mut driver = rounds::of_driver(combination, &modules.version, hostile_seconds);
     let mut product = Vec::new();
@@ -206,13 +206,14 @@ fn one(options: &Options, combination: Combination) -> Result<Verdict> {
             image,
             logs,
             memory_mib: GUEST_MIB,
-            limit: Duration::from_secs(options.limit),
+            limit: Duration::from_secs(options.limit.unwrap_or(limit)),
         });
     }
     let before = children_seconds();
     let answer = together(&prepared)?;
     let mut verdict = judge::judge(combination, &modules.version, &plan, answer);
     verdict.processor_seconds = children_seconds() - before;
+    verdict.self_checks = kernel.self_checks()?;
     Ok(verdict)
 }
 
@@ -225,13 +226,12 @@ fn write_image(
 ) -> Result<()> {
     let mut image = Image::create(path)?;
     image.add_linked("/init", &options.programs.join("oversub-guest"))?;
-    if plan.rounds.iter().any(rounds::needs_programs) {
-        for program in SHIPPED {
-            let from = options.programs.join(program);
-            image.add_linked(&format!("{PROGRAMS_PATH}/{program}"), &from)?;
-        }
-        image.add(DAEMON_CONFIG_PATH, DAEMON_CONFIG.as_bytes())?;
+    let programs: BTreeSet<_> = plan.rounds.iter().flat_map(rounds::programs).collect();
+    for program in programs {
+        let from = options.programs.join(program);
+        image.add_linked(&format!("{PROGRAMS_PATH}/{program}"), &from)?;
     }
+    image.add(DAEMON_CONFIG_PATH, DAEMON_CONFIG.as_bytes())?;
     image.add(PLAN_PATH, serde_json::to_string(plan)?.as_bytes())?;
     for module in ["nvidia.ko", "nvidia-uvm.ko"] {
         let content = modules.content(module, combination.btf)?;

@@ -130,7 +130,7 @@ pub fn get(
     let folder = cache.get(&format!("modules-{build}"), &inputs, |result| {
         // Kept from one build to the next: only what changed is compiled again.
         let tree = cache.root().join(format!("tree-{build}"));
-        prepare(&tree, &source, device)?;
+        prepare(&tree, &source, device, build.flavour)?;
         layouts::check(&tree, result)?;
         compile(&tree, kernel, build, result)?;
         for module in ["nvidia.ko", "nvidia-uvm.ko"] {
@@ -166,7 +166,7 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 /// Lays the stand-in beside the driver's own source.
-fn prepare(tree: &Path, source: &Path, device: &Path) -> Result<()> {
+fn prepare(tree: &Path, source: &Path, device: &Path, flavour: Flavour) -> Result<()> {
     let marker = tree.join(".source");
     let name = source.to_string_lossy();
     if fs::read(&marker).ok().as_deref() != Some(name.as_bytes()) {
@@ -198,7 +198,7 @@ fn prepare(tree: &Path, source: &Path, device: &Path) -> Result<()> {
         &folder.join("rm_defaults.c"),
         interface::defaults(&prototypes).as_bytes(),
     )?;
-    let header = interface::version_header(&prototypes, &types);
+    let header = interface::version_header(&prototypes, &types, flavour);
     write(&folder.join("rm_version.h"), header.as_bytes())?;
     // The stand-in includes what nvidia.ko's own files do, so it needs their tests.
     let tests = fs::read_to_string(source.join("nvidia/nvidia.Kbuild"))?;

@@ -2,6 +2,7 @@
 //! host and the guest, as JSON.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,10 @@ pub enum Work {
     Restarts(RestartLoad),
     /// Processes that misuse the driver under observation.
     Hostile(HostileLoad),
+    /// The daemon's metrics of launches that evict, thrash and wait.
+    Metrics,
+    /// `oversub doctor`, where everything works and where nothing can.
+    Doctor(DoctorLoad),
 }
 
 /// A workload program and what is around it.
@@ -100,6 +105,19 @@ pub struct RestartLoad {
     pub program: ProgramLoad,
     /// Times.
     pub kills: u32,
+}
+
+/// What `oversub doctor` must find.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DoctorLoad {
+    /// Version of the driver.
+    pub driver: String,
+    /// Its flavour: open or closed.
+    pub flavour: String,
+    /// The kernel's version, as much of it as is asked for.
+    pub kernel: String,
+    /// nvidia-uvm comes with BTF.
+    pub btf: bool,
 }
 
 /// How long processes misuse the driver.
@@ -207,6 +225,15 @@ impl Checked {
     }
 }
 
+/// The counts.
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.counts.iter();
+        let mut counts = counts.map(|(name, count)| format!("{name} {count}"));
+        counts.try_for_each(|count| write!(f, "; {count}"))
+    }
+}
+
 /// What a workload program did, by itself and by the driver's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgramCounts {
@@ -235,14 +262,10 @@ pub struct MetricCounts {
     pub metrics: DriverCounts,
     /// Procfs, which does not tell everything.
     pub procfs: DriverCounts,
-    /// Faults of the device after merging.
-    pub merged_faults: u64,
     /// Batches of faults in the histogram of their latency.
     pub timed_batches: u64,
     /// Evictions with a copy of which it is known for whose sake.
     pub paid_evictions: u64,
-    /// Faults on blocks that had been evicted shortly before.
-    pub capacity_faults: u64,
     /// Faults of the device under the program's number, its control group and its GPU, while
     /// it was not waited for.
     pub labelled_faults: u64,
@@ -297,6 +320,8 @@ pub struct FaultCounts {
 pub struct DriverCounts {
     /// Faults of the device, before merging.
     pub faults: u64,
+    /// And after it.
+    pub merged_faults: u64,
     /// Faults of the host.
     pub host_faults: u64,
     /// Batches of faults.
@@ -321,8 +346,24 @@ pub struct DriverCounts {
     pub of_nobody: u64,
 }
 
+impl DriverCounts {
+    /// What came to the driver's procfs since it said `before`.
+    pub fn procfs_since(self, before: Self) -> Self {
+        Self {
+            faults: self.faults - before.faults,
+            merged_faults: self.merged_faults - before.merged_faults,
+            batches: self.batches - before.batches,
+            fault_pages_in: self.fault_pages_in - before.fault_pages_in,
+            fault_pages_out: self.fault_pages_out - before.fault_pages_out,
+            pages_in: self.pages_in - before.pages_in,
+            pages_out: self.pages_out - before.pages_out,
+            ..Self::default()
+        }
+    }
+}
+
 /// What the probes, the event queue and the driver's procfs say of the same launches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeCounts {
     /// The probes.
     pub probes: DriverCounts,
@@ -330,6 +371,8 @@ pub struct ProbeCounts {
     pub queue: DriverCounts,
     /// Procfs, which does not tell everything.
     pub procfs: DriverCounts,
+    /// How the probes on the driver are attached, by their names; what is off is not there.
+    pub attached: BTreeMap<String, String>,
     /// Packets that the device wrote.
     pub device_faults: u64,
     /// The driver's structures proved to be as expected.

@@ -1,5 +1,6 @@
 //! Decides whether what the probes said is what happened.
 
+use oversub_bpf::Probe;
 use oversub_vm::plan::{DriverCounts, ProbeCounts, ProbeLoad};
 
 /// What is wrong with a round of probes.
@@ -70,13 +71,38 @@ pub fn wrong_with(load: &ProbeLoad, counts: &ProbeCounts) -> Vec<String> {
         format!("{} events of no known process", probes.of_nobody),
     );
     must(probes.evictions > 0, "no probe saw an eviction".to_owned());
+    for (name, expected) in attachments(load.pin_driver) {
+        let how = counts.attached.get(name).map_or("off", String::as_str);
+        must(
+            how.split(' ').next() == Some(expected),
+            format!("{name} is {how}, not {expected}"),
+        );
+    }
     wrong
+}
+
+/// How each probe on the driver must be attached: by the module's types only where they are
+/// there and it may be pinned, and even then as kprobes what has no other program.
+fn attachments(pinned: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let probes = Probe::ALL.into_iter();
+    probes
+        .filter(|probe| *probe != Probe::SoftGpu && !probe.scalar())
+        .map(move |probe| {
+            let how = match (probe.has_fentry() && pinned, probe.at_return()) {
+                (false, false) => "kprobe",
+                (false, true) => "kretprobe",
+                (true, false) => "fentry",
+                (true, true) => "fexit",
+            };
+            (probe.name(), how)
+        })
 }
 
 /// What procfs counts too, where it differs.
 pub fn differences(counts: &DriverCounts, procfs: &DriverCounts) -> Vec<(&'static str, String)> {
     [
         ("faults", counts.faults, procfs.faults),
+        ("merged faults", counts.merged_faults, procfs.merged_faults),
         ("batches", counts.batches, procfs.batches),
         ("pages in", counts.pages_in, procfs.pages_in),
         ("pages out", counts.pages_out, procfs.pages_out),
@@ -132,6 +158,9 @@ mod tests {
             device_faults: 12_100,
             verified: true,
             checked: 13_000,
+            attached: attachments(false)
+                .map(|(name, how)| (name.to_owned(), format!("{how} f")))
+                .collect(),
             ..ProbeCounts::default()
         }
     }
@@ -144,7 +173,7 @@ mod tests {
     #[test]
     fn every_difference_fails() {
         type Change = fn(&mut ProbeCounts);
-        let changes: [Change; 14] = [
+        let changes: [Change; 16] = [
             |c| c.probes.faults += 1,
             |c| c.queue.faults += 1,
             |c| c.probes.batches -= 1,
@@ -159,12 +188,27 @@ mod tests {
             |c| c.queue_drops = 1,
             |c| c.wrong_words = 1,
             |c| c.device_faults = 1,
+            |c| c.probes.merged_faults = 1,
+            |c| c.attached.clear(),
         ];
         for (index, change) in changes.into_iter().enumerate() {
             let mut counts = good();
             change(&mut counts);
             assert!(!wrong_with(&load(None), &counts).is_empty(), "{index}");
         }
+    }
+
+    #[test]
+    fn probes_of_a_pinned_driver_must_be_attached_by_its_types() {
+        let pinned = ProbeLoad {
+            pin_driver: true,
+            ..load(None)
+        };
+        let mut counts = good();
+        assert_eq!(wrong_with(&pinned, &counts).len(), 6);
+        let attached = attachments(true).map(|(name, how)| (name.to_owned(), format!("{how} f")));
+        counts.attached = attached.collect();
+        assert_eq!(wrong_with(&pinned, &counts), Vec::<String>::new());
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Prints results, as lines and as JSON.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use oversub_vm::combination::Combination;
-use oversub_vm::plan::{FaultCounts, ProbeCounts, Rounded};
+use oversub_vm::kernel::SelfChecks;
+use oversub_vm::plan::{FaultCounts, Outcome, ProbeCounts, Rounded};
 use serde_json::{Map, Value, json};
 
 use crate::product::Figures;
@@ -27,6 +29,10 @@ pub struct Verdict {
     pub counts: FaultCounts,
     /// What the product's probes saw.
     pub observed: ProbeCounts,
+    /// How the product's probes were attached, of all ways that were tried.
+    pub attached: BTreeSet<String>,
+    /// What the kernel checked of itself meanwhile.
+    pub self_checks: SelfChecks,
     /// What oversub changes, by program.
     pub products: Vec<(&'static str, Figures)>,
     /// Nothing was wrong.
@@ -47,6 +53,8 @@ impl Verdict {
             rounds: Vec::new(),
             counts: FaultCounts::default(),
             observed: ProbeCounts::default(),
+            attached: BTreeSet::new(),
+            self_checks: SelfChecks::default(),
             products: Vec::new(),
             passed: false,
             wrong: vec![format!("{error:#}")],
@@ -80,14 +88,22 @@ impl Verdict {
             observed.queue.faults,
             observed.queue.batches,
         );
+        if !self.attached.is_empty() {
+            let attached: Vec<_> = self.attached.iter().map(String::as_str).collect();
+            eprintln!("        probes attached as {}", attached.join(", "));
+        }
         for round in &self.rounds {
             let kind = if round.outcome.is_ok() {
                 "done"
             } else {
                 "failed"
             };
+            let counts = match &round.outcome {
+                Ok(Outcome::Checked(found)) => found.to_string(),
+                _ => String::new(),
+            };
             eprintln!(
-                "        {}: {kind} in {:.1} s, {:.1} s of processors",
+                "        {}: {kind} in {:.1} s, {:.1} s of processors{counts}",
                 round.name, round.seconds, round.processor_seconds
             );
         }
@@ -104,6 +120,13 @@ impl Verdict {
         }
     }
 
+    fn product(&self) -> Map<String, Value> {
+        let figures = self.products.iter();
+        figures
+            .map(|(program, figures)| ((*program).to_owned(), figures.json()))
+            .collect()
+    }
+
     fn json(&self) -> Value {
         let build = self.combination.build;
         json!({
@@ -117,23 +140,47 @@ impl Verdict {
             "faults_procfs": self.observed.procfs.faults,
             "faults_tools": self.observed.queue.faults,
             "layout_verified": self.observed.verified,
+            "attached": self.attached,
+            "lockdep": self.self_checks.lockdep,
+            "kasan": self.self_checks.kasan,
             "evicted_bytes": self.counts.evicted_bytes,
             "drops": self.counts.tools_dropped
                 + self.observed.probe_drops
                 + self.observed.queue_drops,
+            "product": self.product(),
             "passed": self.passed,
             "wrong": self.wrong,
         })
     }
 }
 
-/// All results as one object.
+/// What was not seen of all that was asked for, because no kernel here has it.
+pub fn not_seen(results: &[Verdict]) -> Option<String> {
+    let ran = || results.iter().filter(|result| !result.kernel.is_empty());
+    let missing: Vec<_> = [
+        (
+            "lockdep (CONFIG_PROVE_LOCKING)",
+            ran().any(|r| r.self_checks.lockdep),
+        ),
+        ("KASAN (CONFIG_KASAN)", ran().any(|r| r.self_checks.kasan)),
+    ]
+    .into_iter()
+    .filter(|(_, seen)| !seen)
+    .map(|(name, _)| name)
+    .collect();
+    (!missing.is_empty() && ran().next().is_some()).then(|| {
+        format!(
+            "not run with {}: none of these kernels of Debian is built with it",
+            missing.join(" and ")
+        )
+    })
+}
+
+/// All results as one object. The product's figures are those of the first combination that
+/// has some.
 pub fn json(results: &[Verdict]) -> String {
     let combinations: Vec<_> = results.iter().map(Verdict::json).collect();
-    let product: Map<String, Value> = results
-        .iter()
-        .flat_map(|result| &result.products)
-        .map(|(program, figures)| ((*program).to_owned(), figures.json()))
-        .collect();
+    let with_product = results.iter().find(|result| !result.products.is_empty());
+    let product = with_product.map_or_else(Map::new, Verdict::product);
     json!({ "combinations": combinations, "product": product }).to_string()
 }

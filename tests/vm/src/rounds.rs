@@ -3,7 +3,7 @@
 
 use oversub_vm::combination::{Combination, Model};
 use oversub_vm::plan::{
-    FaultLoad, HostileLoad, ProbeLoad, ProgramLoad, RestartLoad, Round, Steering, Work,
+    DoctorLoad, FaultLoad, HostileLoad, ProbeLoad, ProgramLoad, RestartLoad, Round, Steering, Work,
 };
 
 use crate::product::Length;
@@ -11,6 +11,8 @@ use crate::{judge, product};
 
 /// The GPU's memory in the rounds that count faults, MiB.
 const FAULTS_MIB: u64 = 16;
+/// And where the daemon's metrics of such launches are read, MiB.
+const METRICS_MIB: u64 = 32;
 /// Bytes of a launch of `sweep`: one block, as the GPU has few of them.
 const LAUNCH_BYTES: u64 = 2 << 20;
 /// The programs' memory in the product's rounds, in parts of the GPU's.
@@ -42,6 +44,8 @@ fn round(name: &str, memory_mib: u64, work: Work) -> Round {
 pub fn of_driver(combination: Combination, driver: &str, hostile_seconds: u32) -> Vec<Round> {
     let mut rounds = faults();
     rounds.extend(probes(combination, driver));
+    rounds.push(round("metrics", METRICS_MIB, Work::Metrics));
+    rounds.push(doctor(combination, driver));
     rounds.push(hostile(hostile_seconds));
     rounds
 }
@@ -62,9 +66,25 @@ pub fn of_product(all: bool) -> (Vec<Round>, Vec<Round>) {
     rounds.into_iter().partition(with_driver)
 }
 
-/// The round runs programs and the daemon.
-pub fn needs_programs(round: &Round) -> bool {
-    matches!(round.work, Work::Program(_) | Work::Restarts(_))
+/// The files of oversub that a round needs in the guest.
+pub fn programs(round: &Round) -> &'static [&'static str] {
+    match round.work {
+        Work::Program(_) | Work::Restarts(_) => &[
+            "liboversub.so",
+            "liboversub_softgpu.so",
+            "oversubd",
+            "sweep",
+            "train",
+        ],
+        Work::Metrics => &["oversubd"],
+        Work::Doctor(_) => &[
+            "liboversub.so",
+            "liboversub_softgpu.so",
+            "oversub",
+            "oversubd",
+        ],
+        Work::Faults(_) | Work::Probes(_) | Work::Hostile(_) => &[],
+    }
 }
 
 /// What every guest does: count faults on both models, and see that lost data is noticed.
@@ -182,6 +202,18 @@ fn restarts() -> Round {
         RESTARTS_MIB,
         Work::Restarts(load),
     )
+}
+
+/// `oversub doctor` on this driver and kernel.
+fn doctor(combination: Combination, driver: &str) -> Round {
+    let build = combination.build;
+    let load = DoctorLoad {
+        driver: driver.to_owned(),
+        flavour: build.flavour.to_string(),
+        kernel: build.kernel.to_string(),
+        btf: combination.btf,
+    };
+    round("doctor", FAULTS_MIB, Work::Doctor(load))
 }
 
 /// Processes that misuse the driver under observation for so long.

@@ -5,9 +5,12 @@
 //! host would see a guest that died.
 
 mod daemon;
+mod doctor;
 mod faults;
 mod hostile;
+mod metrics;
 mod modules;
+mod page;
 mod probes;
 mod program;
 mod restarts;
@@ -125,6 +128,8 @@ fn work_alone(work: &str) {
                 Work::Program(load) => Outcome::Program(Box::new(program::run(&load)?)),
                 Work::Probes(load) => Outcome::Probes(Box::new(probes::run(&load)?)),
                 Work::Restarts(load) => Outcome::Checked(restarts::run(&load)?),
+                Work::Metrics => Outcome::Checked(metrics::run()?),
+                Work::Doctor(load) => Outcome::Checked(doctor::run(&load)?),
                 Work::Hostile(load) => Outcome::Checked(hostile::run(&load)?),
             })
         });

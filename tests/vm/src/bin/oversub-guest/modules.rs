@@ -87,15 +87,16 @@ pub fn version() -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-fn load_driver() -> Result<()> {
-    insert("nvidia-uvm.ko", "uvm_enable_debug_procfs=1")?;
+fn load_driver(parameters: &[&str]) -> Result<()> {
+    let parameters = [&["uvm_enable_debug_procfs=1"], parameters].concat();
+    insert("nvidia-uvm.ko", &parameters.join(" "))?;
     make_nodes()
 }
 
-/// Unloads nvidia-uvm alone, as an upgrade does, and loads it again.
-pub fn reload_driver() -> Result<()> {
+/// Unloads nvidia-uvm alone, as an upgrade does, and loads it again with these parameters.
+pub fn reload_driver(parameters: &[&str]) -> Result<()> {
     remove("nvidia_uvm")?;
-    load_driver()
+    load_driver(parameters)
 }
 
 impl Loaded {
@@ -108,7 +109,7 @@ impl Loaded {
             u8::from(round.drop_copies)
         );
         insert("nvidia.ko", &device)?;
-        load_driver()?;
+        load_driver(&[])?;
         Ok(Self)
     }
 

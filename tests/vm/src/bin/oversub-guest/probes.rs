@@ -2,13 +2,15 @@
 //! product's probes on the driver and its reader of the event queue beside them, compared
 //! with the driver's own counters.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use oversub_bpf::offsets::UvmLayout;
 use oversub_bpf::{
-    Cause, Direction, Eviction, HostFacts, Intake, PlanOptions, ProbeEvent, ProbePlan, Trust, What,
+    Cause, Direction, Eviction, HostFacts, Intake, PlanOptions, ProbeEvent, ProbePlan, ProbeReport,
+    ProbeState, Trust, What,
 };
 use oversub_uvm::session::Session;
 use oversub_uvm::softgpu::{Access, SoftGpu, Touch};
@@ -48,7 +50,7 @@ pub fn run(load: &ProbeLoad) -> Result<ProbeCounts> {
     eprintln!("layout: {}", intake.trust());
     if load.reload {
         // Probes must not keep the module, and must find it again.
-        modules::reload_driver().context("the driver cannot be loaded anew under probes")?;
+        modules::reload_driver(&[]).context("the driver cannot be loaded anew under probes")?;
         ensure!(
             intake.follow_driver(options),
             "the new driver was not noticed"
@@ -56,11 +58,21 @@ pub fn run(load: &ProbeLoad) -> Result<ProbeCounts> {
         eprintln!("layout after loading anew: {}", intake.trust());
     }
     let mut counts = sweep(load, &mut intake)?;
+    counts.attached = attached(&intake);
     counts.verified = intake.trust() == Trust::Verified;
     counts.scalar = matches!(intake.trust(), Trust::Scalar(_));
     (counts.checked, counts.implausible) = intake.checked();
     counts.probe_drops = intake.drops();
     Ok(counts)
+}
+
+/// How the probes on the driver are attached.
+fn attached(intake: &Intake) -> BTreeMap<String, String> {
+    let active = |report: &ProbeReport| report.state == ProbeState::Active;
+    let reports = intake.report().into_iter().filter(active);
+    reports
+        .map(|report| (report.probe.to_owned(), report.how))
+        .collect()
 }
 
 /// Launches of this process, and what everybody counts of them.
@@ -120,15 +132,7 @@ pub fn sweep(load: &ProbeLoad, intake: &mut Intake) -> Result<ProbeCounts> {
     Ok(ProbeCounts {
         probes,
         queue: queued,
-        procfs: DriverCounts {
-            faults: after.faults - before.faults,
-            batches: after.batches - before.batches,
-            fault_pages_in: after.fault_pages_in - before.fault_pages_in,
-            fault_pages_out: after.fault_pages_out - before.fault_pages_out,
-            pages_in: after.pages_in - before.pages_in,
-            pages_out: after.pages_out - before.pages_out,
-            ..DriverCounts::default()
-        },
+        procfs: after.procfs_since(before),
         device_faults,
         queue_drops,
         wrong_words,
@@ -151,7 +155,12 @@ fn count(counts: &mut DriverCounts, event: &ProbeEvent) {
     match event.what {
         What::Fault { by_host: true, .. } => counts.host_faults += 1,
         What::Fault { faults: 0, .. } => counts.blocks_faulted += 1,
-        What::Fault { raw_faults, .. } => counts.faults += u64::from(raw_faults),
+        What::Fault {
+            faults, raw_faults, ..
+        } => {
+            counts.faults += u64::from(raw_faults);
+            counts.merged_faults += u64::from(faults);
+        }
         What::Batch { .. } => counts.batches += 1,
         What::Migration { bytes: 0, .. } => counts.blocks_moved += 1,
         What::Migration {
@@ -204,8 +213,10 @@ pub fn procfs() -> Result<DriverCounts> {
         }
         bail!("no {name} in the driver's procfs:\n{text}")
     };
+    let faults = number(&stats, "replayable_faults")?;
     Ok(DriverCounts {
-        faults: number(&stats, "replayable_faults")?,
+        faults,
+        merged_faults: faults - number(&stats, "duplicates")?,
         batches: number(&stats, "start")?,
         fault_pages_in: number(&stats, "num_pages_in")?,
         fault_pages_out: number(&stats, "num_pages_out")?,

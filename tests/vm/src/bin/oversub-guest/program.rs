@@ -19,7 +19,8 @@ use crate::daemon::{Daemon, SOCKET};
 use crate::probes;
 use crate::witness::{self, Witness};
 
-const DRIVER_FOLDER: &str = "/tmp/cuda";
+/// Where programs find the soft CUDA driver.
+pub const DRIVER_FOLDER: &str = "/tmp/cuda";
 const STATS: &str = "/tmp/stats.json";
 /// How often it is tried to attach to a program that has no managed memory yet.
 const ATTACH_INTERVAL: Duration = Duration::from_millis(5);
@@ -56,6 +57,17 @@ pub fn run(load: &ProgramLoad) -> Result<ProgramCounts> {
     counts
 }
 
+/// Makes the soft CUDA driver the one that programs find in [`DRIVER_FOLDER`].
+pub fn link_driver() -> Result<()> {
+    fs::create_dir_all(DRIVER_FOLDER)?;
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        let link = Path::new(DRIVER_FOLDER).join(name);
+        let _ = fs::remove_file(&link);
+        symlink(format!("{PROGRAMS_PATH}/liboversub_softgpu.so"), link)?;
+    }
+    Ok(())
+}
+
 /// Has the daemon steer the program as soon as it has managed memory.
 fn attach(daemon: &Daemon, program: &mut Running) -> Result<()> {
     while let Err(refused) = daemon.attach(program.child.id()) {
@@ -77,12 +89,7 @@ pub struct Running {
 impl Running {
     /// Starts one.
     pub fn start(load: &ProgramLoad) -> Result<Self> {
-        fs::create_dir_all(DRIVER_FOLDER)?;
-        for name in ["libcuda.so.1", "libcuda.so"] {
-            let link = Path::new(DRIVER_FOLDER).join(name);
-            let _ = fs::remove_file(&link);
-            symlink(format!("{PROGRAMS_PATH}/liboversub_softgpu.so"), link)?;
-        }
+        link_driver()?;
         let _ = fs::remove_file(STATS);
         let mut command = Command::new(format!("{PROGRAMS_PATH}/{}", load.program));
         let policy = match load.steering {

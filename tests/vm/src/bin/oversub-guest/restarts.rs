@@ -45,7 +45,7 @@ pub fn run(load: &RestartLoad) -> Result<Checked> {
     found.count("faults", counts.faults);
 
     // Nobody uses the driver now, and the daemon must not keep it.
-    modules::reload_driver()?;
+    modules::reload_driver(&[])?;
     wait_for(|| probes_attached(&daemon))?;
     let counts = Running::start(&load.program)?.finish()?;
     found.must(counts.ok, || {
