@@ -184,3 +184,40 @@ pub fn json(results: &[Verdict]) -> String {
     let product = with_product.map_or_else(Map::new, Verdict::product);
     json!({ "combinations": combinations, "product": product }).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ran(lockdep: bool, kasan: bool) -> Verdict {
+        let mut verdict = Verdict::failed(Combination::DEFAULT, &anyhow::anyhow!("no"));
+        verdict.kernel = "6.1".to_owned();
+        verdict.self_checks = SelfChecks { lockdep, kasan };
+        verdict
+    }
+
+    #[test]
+    fn what_no_kernel_checked_is_told_and_what_one_did_is_not() {
+        let line = not_seen(&[ran(false, false), ran(true, false)]).unwrap();
+        assert!(
+            line.contains("KASAN") && !line.contains("lockdep"),
+            "{line}"
+        );
+        assert_eq!(not_seen(&[ran(true, true)]), None);
+    }
+
+    #[test]
+    fn the_products_figures_are_of_the_first_combination_that_has_some() {
+        let mut with = ran(false, false);
+        let figures = Figures {
+            checksum_ok: true,
+            fault_reduction: 0.97,
+            bytes_ratio: 0.4,
+        };
+        with.products.push(("sweep", figures));
+        let value: Value = serde_json::from_str(&json(&[ran(false, false), with])).unwrap();
+        assert_eq!(value["product"]["sweep"]["fault_reduction"], 0.97);
+        assert_eq!(value["combinations"][0]["product"], json!({}));
+        assert_eq!(value["combinations"][0]["passed"], false);
+    }
+}

@@ -366,3 +366,86 @@ fn fought_over() -> Result<u64> {
     }
     Ok(sum)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of everything another number; the first series is of the faults before merging.
+    fn page(more_in: Option<usize>, process: u32) -> Page {
+        let whose = format!("process=\"{process}\",container=\"{CONTAINER}\"");
+        let gpu = "gpu=\"GPU-1\"";
+        let series = [
+            (RAW_FAULTS, gpu, 12),
+            (MERGED_FAULTS, gpu, 11),
+            (BATCHES, gpu, 3),
+            (LATENCIES, &format!("{gpu},le=\"+Inf\""), 3),
+            (MOVED, &format!("{gpu},direction=\"in\""), 5 * PAGE),
+            (MOVED, &format!("{gpu},direction=\"out\""), 6 * PAGE),
+            (HOST_FAULTS, "gpu=\"none\"", 7),
+            (CAPACITY_FAULTS, gpu, 2),
+            (
+                EVICTIONS,
+                &format!("{gpu},kind=\"used\",payer=\"fault\""),
+                4,
+            ),
+            (EVICTIONS, &format!("{gpu},kind=\"used\",payer=\"call\""), 0),
+            (
+                EVICTIONS,
+                &format!("{gpu},kind=\"used\",payer=\"unknown\""),
+                0,
+            ),
+            (THRASHING, "gpu=\"none\"", 8),
+            (THROTTLES, gpu, 9),
+        ];
+        let lines = series
+            .iter()
+            .enumerate()
+            .map(|(index, (name, labels, value))| {
+                let value = value + if more_in == Some(index) { PAGE } else { 0 };
+                format!("{name}{{{labels},{whose}}} {value}\n")
+            });
+        Page(lines.collect())
+    }
+
+    fn truth() -> Truth {
+        Truth {
+            procfs: DriverCounts {
+                faults: 12,
+                merged_faults: 11,
+                batches: 3,
+                pages_in: 5,
+                pages_out: 6,
+                ..DriverCounts::default()
+            },
+            fought_over: 8,
+            thrashing: 8,
+            evictions: 4,
+            capacity_faults: 2,
+            host_faults: 7,
+            throttles: 9,
+        }
+    }
+
+    fn told(page: &Page) -> Vec<String> {
+        differences(&Page(String::new()), page, &truth(), Payer::Fault)
+    }
+
+    #[test]
+    fn metrics_that_say_what_the_driver_says_pass() {
+        assert_eq!(told(&page(None, std::process::id())), [""; 0]);
+    }
+
+    #[test]
+    fn every_metric_that_says_something_else_is_told() {
+        for index in 0..13 {
+            let told = told(&page(Some(index), std::process::id()));
+            assert_eq!(told.len(), 1, "{index}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn what_stands_under_another_process_does_not_count() {
+        assert!(told(&page(None, std::process::id() + 1)).len() >= 9);
+    }
+}

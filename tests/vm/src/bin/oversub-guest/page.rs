@@ -31,7 +31,7 @@ pub const THROTTLES: &str = "oversub_driver_throttles_total";
 pub const DROPS: &str = "oversub_probe_dropped_events_total";
 
 /// The daemon's page of metrics, in Prometheus' text format.
-pub struct Page(String);
+pub struct Page(pub String);
 
 impl Page {
     /// Asks the daemon for it.
