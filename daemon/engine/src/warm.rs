@@ -119,7 +119,7 @@ impl Warm {
                 };
                 world
                     .blocks
-                    .will_use(slot, seed.position * TICKS + within, stale);
+                    .will_use(slot, seed.position * TICKS + within, stale, None);
             }
         }
     }

@@ -75,6 +75,7 @@ impl Engine {
         let position = world.history.push(exec);
         let stale = world.history.stale().min(world.floor().saturating_sub(1));
         let (begin, stale) = (position * TICKS, stale * TICKS + TICKS - 1);
+        let lag = world.history.lag();
         let mut slots = std::mem::take(&mut self.slots);
         for extent in access.sweep.as_ref().unwrap_or(&set).iter() {
             slots.clear();
@@ -85,7 +86,7 @@ impl Engine {
                     Some(_) => begin + (number - extent.first) * TICKS / extent.count,
                     None => begin,
                 };
-                world.blocks.will_use(slot, moment, stale);
+                world.blocks.will_use(slot, moment, stale, lag);
             }
         }
         self.slots = slots;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::chance::{Chances, Kind};
+use super::habit::{Habit, Trust};
 use super::index::Index;
 use crate::units::{BLOCK_BYTES, BlockId, TICKS};
 
@@ -111,6 +112,11 @@ impl Uses {
         self.moments.push(position);
     }
 
+    /// The newest one.
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.kept().last().copied()
+    }
+
     /// First use at that moment or later.
     pub(crate) fn at_or_after(&self, position: u64) -> Option<u64> {
         let kept = self.kept();
@@ -155,6 +161,8 @@ pub(crate) struct Block {
     pub by_chance: bool,
     /// What for.
     pub kind: Kind,
+    /// How often, and how far apart, launches use it.
+    pub habit: Habit,
     /// It left the device since then, and was not missed yet.
     pub parted: bool,
     /// Came by a prefetch and was not used since.
@@ -230,6 +238,8 @@ pub(crate) struct Blocks {
     live: u64,
     /// What becomes of blocks that are used by chance.
     pub chances: Chances,
+    /// How far predictions came true.
+    pub trust: Trust,
     clock: u64,
     running: u64,
 }
@@ -276,10 +286,15 @@ impl Blocks {
         self.index.within(first, end)
     }
 
-    /// A launch will use a block at this moment ([`Uses::push`]).
-    pub(crate) fn will_use(&mut self, slot: u32, moment: u64, stale: u64) {
+    /// A launch will use a block at this moment ([`Uses::push`]). It repeats the one `lag`
+    /// launches before, if that is known.
+    pub(crate) fn will_use(&mut self, slot: u32, moment: u64, stale: u64, lag: Option<u64>) {
         self.mark(slot);
-        let uses = &mut self.slots[slot as usize].uses;
+        let block = &mut self.slots[slot as usize];
+        block
+            .habit
+            .observe(&block.uses, moment / TICKS, lag, &mut self.trust);
+        let uses = &mut block.uses;
         let before = uses.bytes();
         let most = if self.use_bytes < USES_BYTES {
             USES
@@ -317,6 +332,7 @@ impl Blocks {
             again: 0,
             by_chance: false,
             kind: Kind::default(),
+            habit: Habit::default(),
             parted: false,
             unproven: false,
             undecided: 0,

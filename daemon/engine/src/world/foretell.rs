@@ -66,6 +66,9 @@ impl World {
         let Some(lag) = self.history.lag() else {
             return NEVER;
         };
+        if !block.holds_frame() && block.habit.doubts(self.blocks.trust) {
+            return NEVER;
+        }
         let matched = self.history.head() - lag;
         let declared = uses
             .at_or_after((matched + 1) * TICKS)
@@ -84,6 +87,21 @@ impl World {
             return declared.min(block.surprised + cycles * cycle);
         }
         declared.min(again)
+    }
+
+    /// Moment at which a resident block is taken to be used again: `next`, as of
+    /// [`World::next_use`], but where the cycle is often wrong of it, its own even distances
+    /// count as well.
+    pub(crate) fn reuse(&self, slot: u32, next: u64) -> u64 {
+        let block = self.blocks.get(slot);
+        let queued = block.uses.at_or_after(self.moment()).is_some();
+        if queued || block.surprised > 0 {
+            return next;
+        }
+        let foretold = Some(next).filter(|&next| next != NEVER);
+        let place = (block.last_used, self.floor());
+        let weighed = block.habit.weigh(foretold, place, self.blocks.trust);
+        weighed.unwrap_or(NEVER)
     }
 
     /// When a block that faulted at `surprised`, though nothing foretold it, is taken to do so

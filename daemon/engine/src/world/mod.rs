@@ -6,6 +6,7 @@
 pub(crate) mod block;
 pub(crate) mod chance;
 mod foretell;
+mod habit;
 pub(crate) mod history;
 mod index;
 pub(crate) mod memory;

@@ -102,6 +102,26 @@ fn what_faults_unforeseen_is_expected_again_a_cycle_later() {
 }
 
 #[test]
+fn a_block_that_the_cycle_is_wrong_of_is_kept_for_its_own_next_turn() {
+    let (mut world, _) = evicted_meanwhile();
+    let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
+    let other = other.expect("the second block");
+    world.window.pass(StreamId(0), Seq(1));
+    assert!(world.window.pop().is_some());
+    for position in 2..=1210 {
+        world.history.push(position);
+        if position % 100 == 0 {
+            let moment = u64::from(position) * TICKS;
+            world.blocks.will_use(other, moment, 0, Some(70));
+        }
+    }
+    world.blocks.get_mut(other).last_used = 1200;
+    assert_eq!(world.reuse(other, NEVER), 1300 * TICKS);
+    world.blocks.get_mut(other).surprised = 1205 * TICKS;
+    assert_eq!(world.reuse(other, NEVER), NEVER, "faults tell of it");
+}
+
+#[test]
 fn a_launch_that_leaves_most_of_its_absent_blocks_alone_did_not_need_what_was_there() {
     let (mut world, slot) = evicted_meanwhile();
     world.used(slot, 1, Share::new(10, 30));

@@ -237,11 +237,14 @@ fn place_of(world: &World, slot: u32, block: &Block) -> (Place, u64) {
     match block.residency {
         Residency::Device if block.refused => (Place::None, 0),
         Residency::Device if block.dead() => (Place::Dead, next.min(POSITIONS)),
-        Residency::Device if next == NEVER || block.stays => (Place::Resident, unknown()),
+        Residency::Device if block.stays => (Place::Resident, unknown()),
         Residency::Device if world.without.next_use && next > world.guard_end => {
             (Place::Resident, unknown())
         }
-        Residency::Device => (Place::Resident, next.min(POSITIONS)),
+        Residency::Device => match world.reuse(slot, next) {
+            NEVER => (Place::Resident, unknown()),
+            next => (Place::Resident, next.min(POSITIONS)),
+        },
         Residency::Host if block.dead() && block.refused => (Place::None, 0),
         Residency::Host if block.dead() => (Place::Stale, next),
         Residency::Host if block.mapped && !block.refused && (next == NEVER || block.stays) => {
