@@ -23,8 +23,8 @@ use crate::program::Running;
 pub const CONTAINER: &str = "/oversub-guest";
 const CONTAINER_FOLDER: &str = "/sys/fs/cgroup/oversub-guest";
 /// How long the last events may take to get into the metrics.
-const LIMIT: Duration = Duration::from_secs(10);
-const INTERVAL: Duration = Duration::from_millis(50);
+const LIMIT: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Puts a process into the control group of programs.
 pub fn contain(pid: u32) -> Result<()> {
@@ -61,17 +61,21 @@ impl Witness {
             "gpu=\"GPU-".to_owned(),
         ];
         let end = Instant::now() + LIMIT;
+        let mut last = None;
         loop {
             let procfs = probes::procfs()?.procfs_since(self.procfs);
             let page = Page::get()?;
             let counts = self.counts(&page, procfs, &own);
             let told = counts.metrics;
-            let all_told = told.batches >= procfs.batches
+            // Replays in procfs are more than batches: some only flush.
+            let all_told = told.faults >= procfs.faults
                 && told.pages_in >= procfs.pages_in
                 && told.pages_out >= procfs.pages_out;
-            if all_told || Instant::now() > end {
+            let settled = all_told && last == Some(counts);
+            if settled || Instant::now() > end {
                 return Ok(counts);
             }
+            last = Some(counts);
             std::thread::sleep(INTERVAL);
         }
     }
