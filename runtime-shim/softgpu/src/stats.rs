@@ -27,14 +27,19 @@ pub fn unsupported() -> BTreeMap<&'static str, u64> {
         .clone()
 }
 
-/// Writes the counters; readers see the old file or the new one, never a part.
+/// Writes the counters; readers see the old file or the new one, never a part. What is there
+/// and no regular file (a pipe, `/dev/null`) is written to and stays what it is.
 ///
 /// # Errors
 /// Of the file system.
 pub fn write(path: &Path, counters: &Snapshot, device_bytes: u64) -> io::Result<()> {
+    let text = json(counters, device_bytes, &unsupported());
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return std::fs::write(path, text);
+    }
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}", std::process::id()));
-    std::fs::write(&temporary, json(counters, device_bytes, &unsupported()))?;
+    std::fs::write(&temporary, text)?;
     std::fs::rename(&temporary, path)
 }
 
@@ -90,6 +95,23 @@ fn json(c: &Snapshot, device_bytes: u64, unsupported: &BTreeMap<&str, u64>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_is_written_to_and_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: a terminated name.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let reader = std::thread::spawn({
+            let path = path.clone();
+            move || std::fs::read_to_string(path)
+        });
+        write(&path, &Snapshot::default(), 7).unwrap();
+        let text = reader.join().unwrap().unwrap();
+        assert!(text.starts_with("{\"device_bytes\":7,"), "{text}");
+        assert!(!std::fs::metadata(&path).unwrap().is_file());
+    }
 
     #[test]
     fn every_counter_has_its_key_and_unsupported_calls_their_names() {
