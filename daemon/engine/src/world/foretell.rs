@@ -66,7 +66,7 @@ impl World {
         let Some(lag) = self.history.lag() else {
             return NEVER;
         };
-        if !block.holds_frame() && block.habit.doubts(self.blocks.trust) {
+        if block.pool && !block.holds_frame() && block.habit.doubts(self.blocks.trust) {
             return NEVER;
         }
         let matched = self.history.head() - lag;
@@ -91,11 +91,12 @@ impl World {
 
     /// Moment at which a resident block is taken to be used again: `next`, as of
     /// [`World::next_use`], but where the cycle is often wrong of it, its own even distances
-    /// count as well.
+    /// count as well. Where nobody tells what is dead, what the cycle leaves out mostly is, and
+    /// distances say no more than when the memory is used for something else.
     pub(crate) fn reuse(&self, slot: u32, next: u64) -> u64 {
         let block = self.blocks.get(slot);
         let queued = block.uses.at_or_after(self.moment()).is_some();
-        if queued || block.surprised > 0 {
+        if queued || block.surprised > 0 || !block.pool {
             return next;
         }
         let foretold = Some(next).filter(|&next| next != NEVER);
