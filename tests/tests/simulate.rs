@@ -92,6 +92,8 @@ fn json_has_one_object_of_this_shape_for_each_trace_memory_and_policy() {
                 "ideal_us",
                 "bound_us",
                 "bound",
+                "bound_class",
+                "future_bound_us",
                 "bytes_in",
                 "bytes_out",
                 "faults",
@@ -181,6 +183,7 @@ fn no_policy_beats_the_bound_and_none_stalls_where_all_fits() {
     for run in runs.as_array().unwrap() {
         let (time, bound) = (number(run, "iteration_us"), number(run, "bound_us"));
         assert!(time >= bound && bound >= number(run, "ideal_us"), "{run}");
+        assert!(time >= number(run, "future_bound_us"), "{run}");
         if run["memory_bytes"] == 66 * BLOCK {
             assert_eq!(time, number(run, "ideal_us"), "{run}");
         }

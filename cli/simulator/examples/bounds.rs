@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use oversub_sim::bound::{Bounds, Effort};
+use oversub_sim::bound::{Bounds, Deaths, Effort};
 use oversub_sim::machine;
 use oversub_sim::trace::{TraceError, read};
 
@@ -19,8 +19,19 @@ fn main() -> ExitCode {
         arguments.drain(..2);
     }
     println!(
-        "{:<26} {:>5} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} strongest",
-        "trace", "ratio", "lb0 ms", "in GB", "out GB", "lb1 ms", "atomic", "lb2", "lb3", "best"
+        "{:<26} {:>5} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:<14} {:>10}",
+        "trace",
+        "ratio",
+        "lb0 ms",
+        "in GB",
+        "out GB",
+        "lb1 ms",
+        "atomic",
+        "lb2",
+        "lb3",
+        "best",
+        "strongest",
+        "told"
     );
     for path in &arguments {
         if let Err(error) = print(Path::new(path), lifetimes) {
@@ -36,7 +47,8 @@ fn print(path: &Path, lifetimes: bool) -> Result<(), TraceError> {
     let Some(machine) = machine::named(machine::DEFAULT) else {
         return Ok(());
     };
-    let bounds = Bounds::new(&program, &machine, lifetimes);
+    let bounds = Bounds::new(&program, &machine, lifetimes, Deaths::Foreseen);
+    let told = Bounds::new(&program, &machine, lifetimes, Deaths::Told);
     for ratio in RATIOS {
         let capacity = (program.footprint_bytes() as f64 / ratio) as u64;
         let volume = bounds.volume(capacity);
@@ -45,7 +57,7 @@ fn print(path: &Path, lifetimes: bool) -> Result<(), TraceError> {
             |bound: Option<_>| bound.map_or("-".to_owned(), |b| format!("{:.2}", millis(b)));
         let best = bounds.strongest(capacity, Effort::Full);
         println!(
-            "{:<26} {ratio:>5} {:>10.2} {:>8.2} {:>8.2} {:>10.2} {:>10} {:>10.2} {:>10} {:>10.2} {}",
+            "{:<26} {ratio:>5} {:>10.2} {:>8.2} {:>8.2} {:>10.2} {:>10} {:>10.2} {:>10} {:>10.2} {:<14} {:>10.2}",
             program.name(),
             millis(bounds.lb0()),
             volume.bytes_in as f64 / 1e9,
@@ -56,6 +68,7 @@ fn print(path: &Path, lifetimes: bool) -> Result<(), TraceError> {
             maybe(bounds.lb3(capacity)),
             millis(best),
             best.name,
+            millis(told.strongest(capacity, Effort::Full)),
         );
     }
     Ok(())

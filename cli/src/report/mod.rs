@@ -275,6 +275,8 @@ mod tests {
             ideal_us: 5e5,
             bound_us: 1e6,
             bound: "lb1-streaming".to_owned(),
+            bound_class: String::new(),
+            future_bound_us: 0.0,
             bytes_in: 3_000_000_000,
             bytes_out: 2_000_000_000,
             faults: 7,

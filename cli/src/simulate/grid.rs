@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use oversub_engine::{Bytes, Config, PolicyKind, Profile};
-use oversub_sim::bound::{Bound, Bounds, Effort};
+use oversub_sim::bound::{Bound, Bounds, Deaths, Effort};
 use oversub_sim::machine::Machine;
 use oversub_sim::policy::Entry;
 use oversub_sim::run::{self, Outcome};
@@ -89,8 +89,8 @@ pub struct OfTrace {
 pub struct OfSize {
     /// Device memory.
     pub memory_bytes: u64,
-    /// The bound.
-    pub bound: Bound,
+    /// The bounds, of each class of which there is a run.
+    pub bounds: Vec<(Deaths, Bound)>,
     /// One for each policy.
     pub runs: Vec<Result<RunResult>>,
 }
@@ -139,7 +139,7 @@ pub fn machine_with(machine: &Machine, memory_bytes: u64, program: &Program) -> 
 
 /// One part of the work.
 enum Part {
-    Bound(Bound),
+    Bound(Deaths, Bound),
     Run(Result<RunResult>),
 }
 
@@ -150,7 +150,7 @@ impl Grid {
     /// Where a trace cannot be read, or a result cannot be written. A single run that
     /// fails is an error in its own place.
     pub fn run(&self, pool: &rayon::ThreadPool) -> Result<Vec<OfTrace>> {
-        let each = self.memories.len() * (self.policies.len() + 1);
+        let each = self.memories.len() * (self.policies.len() + self.classes().len());
         let progress = Mutex::new(Progress::new(self.traces.len() * each));
         let failed = AtomicBool::new(false);
         let mut results: Vec<(usize, Result<OfTrace>)> = pool.install(|| {
@@ -173,6 +173,13 @@ impl Grid {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
+    /// The classes of bounds: those of the policies, and the one that all belong to.
+    fn classes(&self) -> Vec<Deaths> {
+        let told = |entry: &&Entry| entry.deaths() == Deaths::Told;
+        let own = self.policies.iter().any(told).then_some(Deaths::Told);
+        own.into_iter().chain([Deaths::Foreseen]).collect()
+    }
+
     fn trace(&self, path: &Path, progress: &Mutex<Progress>) -> Result<OfTrace> {
         let program = read(path, &self.times)?;
         let machines = self
@@ -180,20 +187,29 @@ impl Grid {
             .iter()
             .map(|memory| machine_with(&self.machine, memory.bytes(&program), &program))
             .collect::<Result<Vec<_>>>()?;
-        let bounds = Bounds::new(&program, &self.machine, self.options.lifetimes);
-        // The bound first: it is what takes longest.
-        let each = self.policies.len() + 1;
+        // A bound for each class that a policy asks for, and first: it is what takes longest.
+        let classes: Vec<(Deaths, Bounds)> = self
+            .classes()
+            .into_iter()
+            .map(|deaths| {
+                let lifetimes = self.options.lifetimes;
+                let bounds = Bounds::new(&program, &self.machine, lifetimes, deaths);
+                (deaths, bounds)
+            })
+            .collect();
+        let each = classes.len() + self.policies.len();
         let parts: Vec<Part> = (0..machines.len() * each)
             .into_par_iter()
             .map(|index| {
                 let machine = &machines[index / each];
-                match (index % each).checked_sub(1) {
-                    None => {
+                match classes.get(index % each) {
+                    Some((deaths, bounds)) => {
                         step(progress, &program, machine, "lower bound");
-                        Part::Bound(bounds.strongest(machine.memory_bytes, Effort::Full))
+                        let bound = bounds.strongest(machine.memory_bytes, Effort::Full);
+                        Part::Bound(*deaths, bound)
                     }
-                    Some(policy) => {
-                        let entry = self.policies[policy];
+                    None => {
+                        let entry = self.policies[index % each - classes.len()];
                         step(progress, &program, machine, entry.name);
                         Part::Run(self.one(&program, machine, entry))
                     }
@@ -202,20 +218,33 @@ impl Grid {
             .collect();
         let mut sizes: Vec<OfSize> = Vec::new();
         for (index, part) in parts.into_iter().enumerate() {
-            match part {
-                Part::Bound(bound) => sizes.push(OfSize {
+            if index % each == 0 {
+                sizes.push(OfSize {
                     memory_bytes: machines[index / each].memory_bytes,
-                    bound,
+                    bounds: Vec::new(),
                     runs: Vec::new(),
-                }),
+                });
+            }
+            let Some(size) = sizes.last_mut() else {
+                continue;
+            };
+            match part {
+                Part::Bound(deaths, bound) => size.bounds.push((deaths, bound)),
                 Part::Run(run) => {
-                    if let Some(size) = sizes.last_mut() {
-                        size.runs.push(run.map(|run| RunResult {
-                            bound_us: size.bound.time.as_micros_f64(),
-                            bound: size.bound.name.to_owned(),
-                            ..run
-                        }));
-                    }
+                    let entry = self.policies[index % each - classes.len()];
+                    let of = |class| size.bounds.iter().find(|(deaths, _)| *deaths == class);
+                    size.runs.push(run.map(|run| {
+                        match (of(entry.deaths()), of(Deaths::Foreseen)) {
+                            (Some((_, bound)), Some((_, any))) => RunResult {
+                                bound_us: bound.time.as_micros_f64(),
+                                future_bound_us: any.time.as_micros_f64(),
+                                bound: bound.name.to_owned(),
+                                bound_class: bound.class.to_owned(),
+                                ..run
+                            },
+                            _ => run,
+                        }
+                    }));
                 }
             }
         }
@@ -294,7 +323,9 @@ fn result(program: &Program, machine: &Machine, entry: &Entry, outcome: &Outcome
         first_iteration_us: outcome.first().time.as_micros_f64(),
         ideal_us: steady.ideal.as_micros_f64(),
         bound_us: 0.0,
+        future_bound_us: 0.0,
         bound: String::new(),
+        bound_class: String::new(),
         bytes_in: totals.bytes_in,
         bytes_out: totals.bytes_out,
         faults: totals.faults,

@@ -18,10 +18,16 @@ pub struct RunResult {
     pub first_iteration_us: f64,
     /// Time of an iteration with everything resident.
     pub ideal_us: f64,
-    /// Time that no policy of the class can beat.
+    /// Time that no policy of its class can beat.
     pub bound_us: f64,
+    /// Time that no policy of any class can beat, not even one that knows the future.
+    #[serde(default)]
+    pub future_bound_us: f64,
     /// Which bound that is.
     pub bound: String,
+    /// The class of schedules that it holds for.
+    #[serde(default)]
+    pub bound_class: String,
     /// Bytes to the device.
     pub bytes_in: u64,
     /// Bytes to the host.

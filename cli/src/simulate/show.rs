@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use oversub_sim::bound::Deaths;
 use oversub_sim::policy;
 
 use super::grid::{OfSize, OfTrace};
@@ -48,16 +49,24 @@ fn table(out: &mut String, of_trace: &OfTrace, size: &OfSize, machine: &str) {
         return;
     };
     let footprint = of_trace.footprint_bytes;
+    let bounds = size.bounds.iter().map(|(deaths, bound)| {
+        let whose = match deaths {
+            Deaths::Told => "that is told of deaths",
+            Deaths::Foreseen => "that knows the future",
+        };
+        let time = time(bound.time.as_micros_f64());
+        format!("{time} ({}) for a policy {whose}", bound.name)
+    });
+    let bounds: Vec<String> = bounds.collect();
     let _ = writeln!(
         out,
-        "{}: footprint {}, device memory {} (ratio {:.2}), {machine}\n  ideal {}, bound {} ({})",
+        "{}: footprint {}, device memory {} (ratio {:.2}), {machine}\n  ideal {}, bound {}",
         first.trace,
         Size(footprint),
         Size(size.memory_bytes),
         footprint as f64 / size.memory_bytes as f64,
         time(first.ideal_us),
-        time(first.bound_us),
-        first.bound,
+        bounds.join(", "),
     );
     let rows: Vec<_> = runs.into_iter().map(row).collect();
     out.push_str(&aligned(&HEAD, &rows));

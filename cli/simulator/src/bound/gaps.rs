@@ -9,12 +9,19 @@
 //! - With lifetimes on, content is needed only if it is read (or updated) before it dies or
 //!   is wholly overwritten: a policy that knows the future may drop it unread at no cost, so
 //!   the bound must let it.
+//! - Where deaths are [`Deaths::Told`], written content must be preserved from its last use until
+//!   all launches are over before which the program gave its memory back: a **tail**. Nothing
+//!   else tells a policy without knowledge of the future that it is not read again. At its end
+//!   it need not be on the device, so it costs a move outward alone. That a kernel overwrites
+//!   all of it nobody tells: then it moves in, as the driver does it. Only a copy or a fill
+//!   over it is told, and ends it as giving the memory back does.
 //! - With lifetimes off, written content must be preserved until its memory goes back to the
 //!   driver, and an overwrite finds it on the host and moves it in. What is never used again
 //!   must be preserved too, but memory that is given back in the end is not held to that.
 //! - After the CPU touched it, content is let in free once: the bound does not say who moved
 //!   it.
 
+use super::Deaths;
 use super::slots::Slots;
 use crate::trace::{Access, Piece, Program, Step};
 use crate::units::{LEAVES, Leaves};
@@ -27,6 +34,8 @@ pub(super) struct Cell {
     /// A frame of these is shared by at most so many leaves that are in a gap: see
     /// [`Gaps`]. One of [`SHARES`].
     pub share: u32,
+    /// Its content dies in slot `to`: it may stay away.
+    pub tail: bool,
     /// Slot of the use that begins it; 0: before the stretch.
     pub from: u32,
     /// How many leaves.
@@ -70,10 +79,14 @@ struct Gap {
     from: u32,
     to: u32,
     leaves: u32,
+    tail: bool,
 }
 
 struct Scan {
     lifetimes: bool,
+    deaths: Deaths,
+    /// The last launch is over in this slot.
+    slot: u32,
     open: Vec<Vec<Open>>,
     written: Vec<Leaves>,
     gaps: Vec<Gap>,
@@ -84,9 +97,11 @@ struct Scan {
 
 impl Gaps {
     /// Goes through the whole program once.
-    pub fn of(program: &Program, slots: &Slots, lifetimes: bool) -> Self {
+    pub fn of(program: &Program, slots: &Slots, lifetimes: bool, deaths: Deaths) -> Self {
         let mut scan = Scan {
             lifetimes,
+            deaths,
+            slot: 0,
             open: vec![Vec::new(); program.blocks()],
             written: vec![Leaves::NONE; program.blocks()],
             gaps: Vec::new(),
@@ -100,10 +115,17 @@ impl Gaps {
             match *step {
                 Step::Launch(launch) => {
                     let accesses = program.accesses(launch);
+                    // The driver's own calls say what they overwrite.
+                    let name = program.kernel_name(launch);
+                    let call = ["memcpy", "memset"]
+                        .iter()
+                        .any(|call| name.starts_with(call));
+                    let known = lifetimes && (call || deaths == Deaths::Foreseen);
                     let mut reach = None;
                     for (index, access) in accesses.iter().enumerate() {
                         let slot = walk.slot(launch, index);
-                        scan.touch(access, slot);
+                        scan.touch(access, slot, known);
+                        scan.slot = slot;
                         reach = Some((reach.map_or(slot, |(first, _)| first), slot));
                     }
                     if slots.launches.contains(&launch.0) {
@@ -134,6 +156,7 @@ impl Gaps {
                 to: gap.to,
                 share,
                 from: gap.from,
+                tail: gap.tail,
                 leaves: u64::from(gap.leaves),
             })
             .collect();
@@ -181,10 +204,11 @@ impl Gaps {
 }
 
 impl Scan {
-    /// The device uses leaves of a block in `slot`.
-    fn touch(&mut self, access: &Access, slot: u32) {
+    /// The device uses leaves of a block in `slot`. `known`: of what is wholly overwritten it is
+    /// known in time.
+    fn touch(&mut self, access: &Access, slot: u32, known: bool) {
         let index = access.block.index();
-        let needed = !self.lifetimes || access.mode.needs_content();
+        let needed = !known || access.mode.needs_content();
         let needed = if needed {
             access.leaves & self.written[index]
         } else {
@@ -203,6 +227,7 @@ impl Scan {
                     from: part.slot,
                     to: slot,
                     leaves: again.count(),
+                    tail: false,
                 });
             }
             part.leaves = part.leaves.minus(access.leaves);
@@ -221,6 +246,20 @@ impl Scan {
     fn die(&mut self, dead: &[Piece]) {
         for piece in dead {
             let index = piece.block.index();
+            let open = match self.deaths {
+                Deaths::Told => self.open[index].as_slice(),
+                Deaths::Foreseen => &[],
+            };
+            let dying = piece.leaves & self.written[index];
+            let parts = open.iter().map(|part| (part.slot, part.leaves & dying));
+            let tails = parts.filter(|(slot, leaves)| *slot < self.slot && !leaves.is_empty());
+            self.gaps.extend(tails.map(|(slot, leaves)| Gap {
+                block: piece.block.0,
+                from: slot,
+                to: self.slot,
+                leaves: leaves.count(),
+                tail: true,
+            }));
             self.written[index] = self.written[index].minus(piece.leaves);
             self.forget(index, piece.leaves);
         }
@@ -269,13 +308,14 @@ impl Scan {
                             from: part.slot,
                             to: after,
                             leaves: preserved.count(),
+                            tail: false,
                         });
                     }
                 }
             }
         }
         self.gaps
-            .sort_unstable_by_key(|gap| (gap.block, gap.from, gap.to));
+            .sort_unstable_by_key(|gap| (gap.block, gap.from, gap.to, gap.tail));
         self.gaps
     }
 }
@@ -315,7 +355,8 @@ fn shares(gaps: &[Gap], slots: usize) -> (Vec<u32>, Vec<u32>) {
 pub(super) fn merge(cells: &mut Vec<Cell>) {
     cells.sort_unstable();
     cells.dedup_by(|next, kept| {
-        let same = (next.to, next.share, next.from) == (kept.to, kept.share, kept.from);
+        let key = |cell: &Cell| (cell.to, cell.share, cell.tail, cell.from);
+        let same = key(next) == key(kept);
         if same {
             kept.leaves += next.leaves;
         }

@@ -14,7 +14,7 @@ use highs::{ColProblem, Row, Sense};
 
 use super::coarse::Coarse;
 use super::gaps::{Cell, Gaps};
-use super::price::{Prices, Stretch};
+use super::price::{Prices, Stretch, same_pool};
 use super::slots::Slots;
 use super::window::Tiling;
 
@@ -167,7 +167,7 @@ impl Transfer<'_> {
             if at + 1 < to {
                 balance = problem.add_row(0.0..=0.0);
                 rows.push((balance, -1.0));
-            } else {
+            } else if !pool[0].tail {
                 rows.extend(self.link(to, 0, links).into_iter().flatten());
             }
             problem.add_column(0.0, 0.0..=idle, rows);
@@ -186,8 +186,4 @@ impl Transfer<'_> {
         };
         [row(kind), row(2)]
     }
-}
-
-fn same_pool(one: &Cell, other: &Cell) -> bool {
-    (one.to, one.share) == (other.to, other.share)
 }

@@ -1,7 +1,7 @@
 //! Proven lower bounds on the steady iteration time.
 //!
 //! A bound holds for every schedule of a **class**: of what may be dropped unsaved
-//! (lifetimes on or off, see `gaps`), and of what must be on the device at one instant
+//! (lifetimes on or off, and whether deaths are foreseen or told, see `gaps`), and of what must be on the device at one instant
 //! (streaming: what an access touches; atomic: all that a launch touches). All classes keep
 //! content in one place at a time, copy out whatever leaves the device, compute nothing
 //! twice, reach nothing over the link without moving it, and hold a frame of 2 MiB for each
@@ -47,6 +47,17 @@ use rates::Rates;
 use slots::Slots;
 use window::Tiling;
 
+/// How a schedule comes to know that content will not be read again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Deaths {
+    /// It knows the future: content may be dropped right after its last use.
+    Foreseen,
+    /// The program tells, by giving the memory back: until the launches before that are over,
+    /// content is on the device or was moved out. So it is for whoever must lose nothing and
+    /// does not know the future.
+    Told,
+}
+
 /// How much work a bound may take.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Effort {
@@ -82,6 +93,11 @@ const SLOTS: usize = 1536;
 
 const STREAMING_ON: &str = "lifetimes on, streaming: all schedules that move content whole, at \
      any time, and drop it only if it is dead or will be overwritten unread";
+const STREAMING_TOLD: &str = "lifetimes on, streaming: all schedules that move content whole, at \
+     any time, and drop it only if its memory was given back or a copy or fill overwrites it";
+const STREAMING_OFF_TOLD: &str = "lifetimes off, streaming: all schedules that move content \
+     whole, at any time, and preserve it until its memory is given back, even what is given back \
+     unused";
 const STREAMING_OFF: &str = "lifetimes off, streaming: all schedules that move content whole, at \
      any time, and preserve it until its memory is given back";
 const ATOMIC_ON: &str = "lifetimes on, atomic: as streaming, with all that a launch touches on \
@@ -89,7 +105,8 @@ const ATOMIC_ON: &str = "lifetimes on, atomic: as streaming, with all that a lau
 const ATOMIC_OFF: &str = "lifetimes off, atomic: as streaming, with all that a launch touches on \
      the device at one instant";
 
-/// The strongest bound that holds for every policy of the simulator.
+/// The strongest bound that holds for every policy of the simulator, or for every one that is
+/// told of deaths.
 ///
 /// `capacity_bytes` is the device memory, of which whole frames count; the memory of
 /// `machine` is not looked at.
@@ -97,10 +114,10 @@ pub fn strongest(
     program: &Program,
     machine: &Machine,
     capacity_bytes: u64,
-    lifetimes: bool,
+    (lifetimes, deaths): (bool, Deaths),
     effort: Effort,
 ) -> Bound {
-    let bounds = Bounds::new(program, machine, lifetimes);
+    let bounds = Bounds::new(program, machine, lifetimes, deaths);
     bounds.strongest(capacity_bytes, effort)
 }
 
@@ -114,23 +131,30 @@ pub struct Bounds {
     leaves: Gaps,
     rates: Rates,
     lifetimes: bool,
+    deaths: Deaths,
 }
 
 impl Bounds {
     /// Finds what the program needs, in time linear in its accesses.
-    pub fn new(program: &Program, machine: &Machine, lifetimes: bool) -> Self {
-        Self::with_slots(program, machine, lifetimes, SLOTS)
+    pub fn new(program: &Program, machine: &Machine, lifetimes: bool, deaths: Deaths) -> Self {
+        Self::with_slots(program, machine, (lifetimes, deaths), SLOTS)
     }
 
-    fn with_slots(program: &Program, machine: &Machine, lifetimes: bool, slots: usize) -> Self {
+    fn with_slots(
+        program: &Program,
+        machine: &Machine,
+        (lifetimes, deaths): (bool, Deaths),
+        slots: usize,
+    ) -> Self {
         let slots = Slots::cut(program, machine.rules, slots);
-        let frames = Gaps::of(program, &slots, lifetimes);
+        let frames = Gaps::of(program, &slots, lifetimes, deaths);
         Self {
             leaves: frames.in_leaves(),
             frames,
             rates: Rates::of(machine),
             slots,
             lifetimes,
+            deaths,
         }
     }
 
@@ -243,10 +267,11 @@ impl Bounds {
         Bound {
             name,
             time: Nanos(total / self.slots.iterations as u64),
-            class: if self.lifetimes {
-                STREAMING_ON
-            } else {
-                STREAMING_OFF
+            class: match (self.lifetimes, self.deaths) {
+                (true, Deaths::Foreseen) => STREAMING_ON,
+                (true, Deaths::Told) => STREAMING_TOLD,
+                (false, Deaths::Foreseen) => STREAMING_OFF,
+                (false, Deaths::Told) => STREAMING_OFF_TOLD,
             },
         }
     }

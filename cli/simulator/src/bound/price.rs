@@ -94,13 +94,17 @@ impl Stretch<'_> {
             .map(|link| [link[0] * inward, link[1] * outward].map(|own| own + link[2] * joint))
             .collect();
         let mut costs = vec![0.0; count + 1];
-        for cells in self
-            .cells
-            .chunk_by(|one, other| (one.to, one.share) == (other.to, other.share))
-        {
+        for cells in self.cells.chunk_by(same_pool) {
             let first = cells.iter().map(|cell| cell.from).min().unwrap_or(0);
             let (to, share) = (cells[0].to as usize, f64::from(cells[0].share));
-            least_costs(&prices, &pay, first as usize..to, share, &mut costs);
+            let comes = if cells[0].tail { 0.0 } else { pay[to][0] };
+            least_costs(
+                &prices,
+                &pay,
+                first as usize..to,
+                (share, comes),
+                &mut costs,
+            );
             for cell in cells {
                 add(cell.leaves as f64 * costs[cell.from as usize]);
             }
@@ -110,17 +114,22 @@ impl Stretch<'_> {
     }
 }
 
-/// The least cost of a gap that ends in slot `span.end`, by the slot in which it begins.
+/// Gaps that differ in their beginnings alone.
+pub(super) fn same_pool(one: &Cell, other: &Cell) -> bool {
+    (one.to, one.share, one.tail) == (other.to, other.share, other.tail)
+}
+
+/// The least cost of a gap that ends in slot `span.end`, by the slot in which it begins; `comes`
+/// is what coming in at its end costs.
 fn least_costs(
     prices: &Prices,
     pay: &[[f64; 2]],
     span: std::ops::Range<usize>,
-    share: f64,
+    (share, comes): (f64, f64),
     costs: &mut [f64],
 ) {
-    let end = span.end;
     // From the boundary at hand to the end: while it is there, while it is away.
-    let (mut there, mut away) = (0.0f64, pay[end][0]);
+    let (mut there, mut away) = (0.0f64, comes);
     for boundary in span.rev() {
         away -= prices.frame[boundary] / share;
         let [inward, outward] = pay[boundary];

@@ -6,7 +6,7 @@
 //! 32 to a frame, so that all units are equal and the rule is exact; what was there when the
 //! stretch began may be whatever suits best, and so may what is there when it ends.
 
-use super::gaps::Gaps;
+use super::gaps::{Cell, Gaps};
 use super::slots::Slots;
 use crate::units::LEAVES;
 
@@ -21,13 +21,15 @@ pub(super) fn least(slots: &Slots, gaps: &Gaps, frames: u64, atomic: bool) -> (u
         let limits = gaps.widest.iter();
         limits.map(|widest| held.saturating_sub(*widest)).collect()
     });
-    let forward = gaps.cells.iter().map(|cell| Span {
+    let span = |cell: &Cell| Span {
         from: cell.from as usize,
         to: cell.to as usize,
         leaves: cell.leaves,
-    });
-    let inward = sweep(count, held, limits.as_deref(), forward.clone());
-    let backward = forward.map(|span| Span {
+    };
+    // A tail away never comes in.
+    let uses = gaps.cells.iter().filter(|cell| !cell.tail).map(span);
+    let inward = sweep(count, held, limits.as_deref(), uses);
+    let backward = gaps.cells.iter().map(span).map(|span| Span {
         from: count + 1 - span.to,
         to: count + 1 - span.from,
         ..span

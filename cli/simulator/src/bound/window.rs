@@ -4,7 +4,8 @@
 //! before it is on the device when the window begins, or moves in during it; at most what
 //! the frames hold can be there, the rest moves in. Content used in it and needed after it is
 //! on the device when it ends, or moves out during it; again at most what the frames hold can
-//! stay. So the window takes at least the time of its compute, of these bytes in, of these
+//! stay. (A tail is content needed after what comes before its end, and is used by nothing.)
+//! So the window takes at least the time of its compute, of these bytes in, of these
 //! bytes out, and of both under a joint cap. Windows that follow each other are disjoint in
 //! time: their times add up. Any set of windows gives a bound, so coarse cuts do too.
 //!
@@ -129,7 +130,8 @@ impl Sides {
         for cell in ending {
             let weight = weight(self.theta, cell);
             self.leaving[cell.from as usize] -= weight;
-            since[cell.from as usize] += weight;
+            // What dies in the window need not be there.
+            since[cell.from as usize] += if cell.tail { 0 } else { weight };
         }
         // A gap from slot `a` comes from before every window that begins at `a` or later.
         let mut from_before = 0;

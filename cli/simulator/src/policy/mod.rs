@@ -37,6 +37,7 @@ mod tmof;
 mod vdnn;
 mod zero_offload;
 
+use crate::bound::Deaths;
 use crate::class::{AnyPolicy, Future};
 use crate::machine::Machine;
 use crate::trace::Program;
@@ -124,6 +125,15 @@ impl Entry {
 }
 
 impl Entry {
+    /// How it comes to know of deaths: the class of bounds that holds for it.
+    pub fn deaths(&self) -> Deaths {
+        if self.plans() {
+            Deaths::Foreseen
+        } else {
+            Deaths::Told
+        }
+    }
+
     /// Of the future class.
     fn plans(&self) -> bool {
         matches!(self.make, Make::Future(_) | Make::Search(_) | Make::Best(_))

@@ -12,13 +12,14 @@ use super::super::gaps::Gaps;
 use super::super::price::{Prices, Stretch};
 use super::*;
 
-/// A launch: which block, whether it overwrites it (or updates it), whether the block's
-/// content is dead afterwards, and its ticks of compute.
+/// A launch: which block, whether it overwrites it (or updates it) and whether that is a fill,
+/// the block that is given back afterwards if it is in use, and its ticks of compute.
 #[derive(Clone, Copy, Debug)]
 struct Use {
     block: u8,
     overwrites: bool,
-    dies: bool,
+    fills: bool,
+    dies: Option<u8>,
     ticks: u8,
 }
 
@@ -28,21 +29,27 @@ struct Case {
     iterations: Vec<Vec<Use>>,
     frames: u32,
     lifetimes: bool,
+    deaths: Deaths,
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let one = (0u8..4, 0u8..4, 0u8..3).prop_map(|(block, kind, ticks)| Use {
+    let dies = prop_oneof![3 => Just(None), 2 => (0u8..4).prop_map(Some)];
+    let one = (0u8..4, 0u8..5, dies, 0u8..3).prop_map(|(block, kind, dies, ticks)| Use {
         block,
-        overwrites: kind == 3,
-        dies: kind == 2,
+        overwrites: kind >= 3,
+        fills: kind == 4,
+        dies,
         ticks,
     });
+    let deaths = prop_oneof![Just(Deaths::Foreseen), Just(Deaths::Told)];
     let iteration = prop::collection::vec(one, 3..7);
     let iterations = prop::collection::vec(iteration, 4..6);
-    (iterations, 1u32..4, any::<bool>()).prop_map(|(iterations, frames, lifetimes)| Case {
+    let all = (iterations, 1u32..4, any::<bool>(), deaths);
+    all.prop_map(|(iterations, frames, lifetimes, deaths)| Case {
         iterations,
         frames,
         lifetimes,
+        deaths,
     })
 }
 
@@ -64,11 +71,14 @@ impl Case {
                 }
                 let time = Nanos(u64::from(launch.ticks) * BLOCK_TIME);
                 let reads: &[Region] = if launch.overwrites { &[] } else { &region };
-                let spec = LaunchSpec::kernel("use", time, reads, &region);
+                let name = if launch.fills { "memset" } else { "use" };
+                let spec = LaunchSpec::kernel(name, time, reads, &region);
                 builder.launch(spec).expect("launch");
-                if launch.dies {
-                    builder.unuse(region[0].address).expect("unuse");
-                    used[block] = false;
+                if let Some(dies) = launch.dies
+                    && std::mem::replace(&mut used[usize::from(dies)], false)
+                {
+                    let address = BASE + u64::from(dies) * BLOCK_BYTES;
+                    builder.unuse(address).expect("unuse");
                 }
             }
         }
@@ -87,14 +97,22 @@ impl Case {
         let stretch = self.stretch();
         // Whether a block's content is to be kept before launch `at`.
         let kept = |block: u8, at: usize| {
-            let written = uses[..at].iter().any(|one| one.block == block);
-            let dead = uses[..at].iter().rfind(|one| one.block == block);
-            let next = uses[at..].iter().find(|one| one.block == block);
-            if !self.lifetimes {
+            let used = uses[..at].iter().rposition(|one| one.block == block);
+            let Some(used) = used.filter(|_| self.lifetimes) else {
                 // Preserved for ever: the memory is never given back.
-                return written;
+                return used.is_some();
+            };
+            let gives_back = |one: &Use| one.dies == Some(block);
+            if uses[used..at].iter().any(gives_back) {
+                return false;
             }
-            written && !dead.is_some_and(|one| one.dies) && next.is_some_and(|one| !one.overwrites)
+            let next = uses[at..].iter().position(|one| one.block == block);
+            let next = next.filter(|&next| !uses[at..at + next].iter().any(gives_back));
+            let next = next.map(|next| uses[at + next]);
+            match self.deaths {
+                Deaths::Foreseen => next.is_some_and(|one| !one.overwrites),
+                Deaths::Told => next.is_none_or(|one| !one.fills),
+            }
         };
         let mut states: HashSet<State> = HashSet::new();
         for device in 0u8..16 {
@@ -135,8 +153,9 @@ impl Case {
                         device: state.device | bit,
                         ..state
                     };
-                    if !kept(one.block, next.at) {
-                        next.device &= !bit;
+                    for block in (0..4).filter(|block| !kept(*block, next.at)) {
+                        next.device &= !(1 << block);
+                        next.host &= !(1 << block);
                     }
                     open.push(next);
                 }
@@ -188,7 +207,7 @@ proptest! {
     fn no_schedule_beats_a_bound(case in case()) {
         let program = case.program();
         let capacity = u64::from(case.frames) * BLOCK_BYTES;
-        let bounds = Bounds::new(&program, &test_machine(), case.lifetimes);
+        let bounds = Bounds::new(&program, &test_machine(), case.lifetimes, case.deaths);
         let iterations = bounds.slots.iterations as u64;
         let shortest = Nanos(case.shortest() * BLOCK_TIME / iterations);
         let mut all = vec![bounds.lb0(), bounds.lb1_streaming(capacity), bounds.lb2(capacity)];
@@ -210,7 +229,7 @@ proptest! {
         let program = case.program();
         let machine = test_machine();
         let slots = Slots::cut(&program, machine.rules, 64);
-        let gaps = Gaps::of(&program, &slots, case.lifetimes);
+        let gaps = Gaps::of(&program, &slots, case.lifetimes, case.deaths);
         let count = slots.len();
         let mut prices = Prices::free(count);
         prices.frame.copy_from_slice(&frame[..=count]);
@@ -235,7 +254,7 @@ fn the_bound_is_often_near_the_truth_on_small_programs() {
     for _ in 0..150 {
         let case = case().new_tree(&mut runner).expect("a case").current();
         let program = case.program();
-        let bounds = Bounds::new(&program, &test_machine(), case.lifetimes);
+        let bounds = Bounds::new(&program, &test_machine(), case.lifetimes, case.deaths);
         let iterations = bounds.slots.iterations as u64;
         let shortest = case.shortest() * BLOCK_TIME / iterations;
         if shortest > bounds.lb0().time.0 {

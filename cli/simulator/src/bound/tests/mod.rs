@@ -45,7 +45,7 @@ fn sweep(blocks: u64, bytes: u64, time: Nanos) -> Program {
 #[test]
 fn a_sweep_larger_than_memory_moves_what_does_not_fit_each_way() {
     let program = sweep(12, BLOCK_BYTES, Nanos(1000));
-    let bounds = Bounds::new(&program, &test_machine(), true);
+    let bounds = Bounds::new(&program, &test_machine(), true, Deaths::Foreseen);
     let capacity = 8 * BLOCK_BYTES;
     let volume = bounds.volume(capacity);
     assert_eq!(volume.bytes_in, 4 * BLOCK_BYTES);
@@ -59,7 +59,13 @@ fn where_everything_fits_the_bound_is_compute_alone() {
     for family in Family::ALL {
         let program = family.program(&Shape::default()).expect("a program");
         let footprint = program.footprint_bytes();
-        let bound = strongest(&program, &test_machine(), footprint, true, Effort::Full);
+        let bound = strongest(
+            &program,
+            &test_machine(),
+            footprint,
+            (true, Deaths::Foreseen),
+            Effort::Full,
+        );
         assert_eq!((bound.name, bound.time), ("lb0", program.ideal_steady()));
     }
 }
@@ -67,7 +73,7 @@ fn where_everything_fits_the_bound_is_compute_alone() {
 #[test]
 fn a_block_with_one_leaf_takes_a_frame() {
     let program = sweep(12, LEAF_BYTES, Nanos(1));
-    let bounds = Bounds::new(&program, &test_machine(), true);
+    let bounds = Bounds::new(&program, &test_machine(), true, Deaths::Foreseen);
     // In leaves, twelve would fit into one frame; frames are eight, and four must move.
     let leaf_time = BLOCK_TIME / 32;
     let bound = bounds.lb2(8 * BLOCK_BYTES);
@@ -79,7 +85,7 @@ fn a_joint_cap_counts_both_directions() {
     let program = sweep(12, BLOCK_BYTES, Nanos(1000));
     let mut machine = test_machine();
     machine.link_total = Some(machine.link_in);
-    let bounds = Bounds::new(&program, &machine, true);
+    let bounds = Bounds::new(&program, &machine, true, Deaths::Foreseen);
     let capacity = 8 * BLOCK_BYTES;
     assert_eq!(bounds.lb1_streaming(capacity).time, Nanos(8 * BLOCK_TIME));
     // A window of one iteration moves in and out at once; windows of the whole stretch lose
@@ -106,10 +112,44 @@ fn dead_content_is_free_only_with_lifetimes_on() {
     }
     let program = builder.finish();
     let capacity = 4 * BLOCK_BYTES;
-    let volume = |lifetimes| Bounds::new(&program, &test_machine(), lifetimes).volume(capacity);
+    let volume = |lifetimes| {
+        Bounds::new(&program, &test_machine(), lifetimes, Deaths::Foreseen).volume(capacity)
+    };
     assert_eq!(volume(true).bytes_out, 0);
     assert_eq!(volume(false).bytes_out, 8 * BLOCK_BYTES);
     assert_eq!(volume(false).bytes_in, 8 * BLOCK_BYTES);
+}
+
+#[test]
+fn content_is_preserved_until_its_memory_is_given_back_unless_the_future_is_known() {
+    let region = |block: u64| Region {
+        address: BASE + block * BLOCK_BYTES,
+        bytes: BLOCK_BYTES,
+    };
+    let mut builder = ProgramBuilder::new("tails");
+    builder.alloc(BASE, 12 * BLOCK_BYTES).expect("alloc");
+    for iteration in 0..8 {
+        builder.iteration(iteration).expect("iteration");
+        for block in 0..12 {
+            let all = [region(block)];
+            builder.use_(all[0].address, BLOCK_BYTES).expect("use");
+            let spec = LaunchSpec::kernel("write", Nanos(1000), &[], &all);
+            builder.launch(spec).expect("launch");
+        }
+        for block in 0..12 {
+            builder.unuse(region(block).address).expect("unuse");
+        }
+    }
+    let program = builder.finish();
+    let capacity = 8 * BLOCK_BYTES;
+    let bounds = |deaths| Bounds::new(&program, &test_machine(), true, deaths);
+    let [foreseen, told] = [Deaths::Foreseen, Deaths::Told].map(bounds);
+    assert_eq!(foreseen.volume(capacity).bytes_out, 0);
+    // When the last one is written, three of the others do not fit. Nobody reads them again,
+    // so they never come back.
+    assert_eq!(told.volume(capacity).bytes_in, 0);
+    assert_eq!(told.volume(capacity).bytes_out, 3 * BLOCK_BYTES);
+    assert!(told.strongest(capacity, Effort::Full).time >= Nanos(3 * BLOCK_TIME));
 }
 
 #[test]
@@ -126,7 +166,7 @@ fn a_launch_larger_than_memory_has_no_atomic_schedule() {
         builder.launch(spec).expect("launch");
     }
     let program = builder.finish();
-    let bounds = Bounds::new(&program, &test_machine(), true);
+    let bounds = Bounds::new(&program, &test_machine(), true, Deaths::Foreseen);
     assert_eq!(bounds.lb1_atomic(11 * BLOCK_BYTES), None);
     assert!(bounds.lb1_atomic(12 * BLOCK_BYTES).is_some());
     assert!(bounds.strongest(8 * BLOCK_BYTES, Effort::Quick).time >= Nanos(4 * BLOCK_TIME));
@@ -151,7 +191,7 @@ fn programs() -> impl Iterator<Item = Program> {
 #[test]
 fn weaker_methods_give_lower_bounds() {
     for program in programs() {
-        let bounds = Bounds::new(&program, &test_machine(), true);
+        let bounds = Bounds::new(&program, &test_machine(), true, Deaths::Foreseen);
         for percent in [50, 75] {
             let capacity = program.footprint_bytes() / 100 * percent;
             let lb2 = bounds.lb2(capacity).time;
@@ -173,7 +213,7 @@ fn weaker_methods_give_lower_bounds() {
 #[test]
 fn less_memory_never_lowers_a_bound() {
     for program in programs() {
-        let bounds = Bounds::new(&program, &test_machine(), true);
+        let bounds = Bounds::new(&program, &test_machine(), true, Deaths::Foreseen);
         let at = |percent| program.footprint_bytes() / 100 * percent;
         for pair in [40, 60, 80, 100].windows(2) {
             let less = bounds.strongest(at(pair[0]), Effort::Quick).time;
@@ -186,7 +226,15 @@ fn less_memory_never_lowers_a_bound() {
 fn the_same_call_gives_the_same_bound() {
     for program in programs().step_by(5) {
         let capacity = program.footprint_bytes() * 2 / 3;
-        let bound = || strongest(&program, &test_machine(), capacity, true, Effort::Full);
+        let bound = || {
+            strongest(
+                &program,
+                &test_machine(),
+                capacity,
+                (true, Deaths::Foreseen),
+                Effort::Full,
+            )
+        };
         assert_eq!(bound(), bound());
     }
 }
@@ -198,9 +246,13 @@ fn no_policy_beats_its_bound() {
     for program in programs() {
         for lifetimes in [true, false] {
             machine.memory_bytes = program.footprint_bytes() / 100 * 60;
-            let bound = Bounds::new(&program, &machine, lifetimes)
-                .strongest(machine.memory_bytes, Effort::Full);
+            let bound = |deaths| {
+                let bounds = Bounds::new(&program, &machine, lifetimes, deaths);
+                bounds.strongest(machine.memory_bytes, Effort::Full)
+            };
+            let bounds = [Deaths::Foreseen, Deaths::Told].map(bound);
             for entry in POLICIES {
+                let bound = &bounds[usize::from(entry.deaths() == Deaths::Told)];
                 let options = Options {
                     lifetimes,
                     timeline: false,
