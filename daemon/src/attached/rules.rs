@@ -4,7 +4,8 @@
 //! the kernel would ask: the asker's user must be every one of the process's users, and the
 //! process must not hide itself (a set-user-ID program does). Other users' processes are
 //! root's to ask for, and only where the configuration says so. What the kernel asks of the
-//! daemon (the same user and no Yama against it, or CAP_SYS_PTRACE) comes on top.
+//! daemon (the same user and no Yama against it, or CAP_SYS_PTRACE with CAP_DAC_READ_SEARCH)
+//! comes on top.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -16,14 +17,16 @@ use crate::config::AttachProcesses;
 pub struct Owner {
     /// Real, effective, saved and file-system user.
     pub uids: [u32; 4],
-    /// User of its folder in `/proc`: root where the process may not be looked into.
+    /// User of what `/proc` tells only those who may look into the process: root where it
+    /// hides itself (`PR_SET_DUMPABLE`, `task_dump_owner` in fs/proc/base.c).
     pub visible_to: u32,
 }
 
 impl Owner {
     /// Of a process, from its folder in `/proc`; none where it has gone.
     pub fn of(folder: &Path) -> Option<Self> {
-        let visible_to = std::fs::metadata(folder).ok()?.uid();
+        // The folder itself belongs to the process's user even where it hides.
+        let visible_to = std::fs::metadata(folder.join("fd")).ok()?.uid();
         let status = std::fs::read_to_string(folder.join("status")).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         let mut words = line.split_whitespace().map(str::parse);
@@ -123,6 +126,7 @@ mod tests {
     fn the_owner_is_read_from_proc_and_its_absence_is_noticed() {
         let folder = tempfile::tempdir().expect("a folder");
         assert_eq!(Owner::of(folder.path()), None);
+        std::fs::create_dir(folder.path().join("fd")).expect("made");
         let status = "Name:\tx\nUid:\t1000\t1000\t0\t1000\nGid:\t5\t5\t5\t5\n";
         std::fs::write(folder.path().join("status"), status).expect("written");
         let owner = Owner::of(folder.path()).expect("read");
