@@ -16,6 +16,8 @@ use crate::offsets::{DriverVersion, KernelSizes};
 use crate::probe::uvm_symbols;
 
 /// Capability numbers (linux/capability.h).
+pub(crate) const CAP_DAC_READ_SEARCH: u32 = 2;
+pub(crate) const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
@@ -113,10 +115,16 @@ fn kernel_release(text: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
+/// The effective capabilities in the text of a process's `status`; none where it has none.
+pub(crate) fn effective(status: &str) -> u64 {
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = set.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    set.unwrap_or_default()
+}
+
 fn may_bpf(status: &str) -> bool {
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    let has = |capability: u32| effective.is_some_and(|set| set >> capability & 1 == 1);
+    let effective = effective(status);
+    let has = |capability: u32| effective >> capability & 1 == 1;
     has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON))
 }
 

@@ -99,11 +99,26 @@ pub(crate) fn route_messages() {
 pub(crate) fn explain(what: &str, error: &libbpf_rs::Error) -> String {
     let hint = match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => {
-            " (the kernel refused: a container, lockdown or another policy forbids BPF here)"
+            let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+            refusal(paranoid.ok().and_then(|text| text.trim().parse().ok()))
         }
-        _ => "",
+        _ => String::new(),
     };
     format!("{what}: {error:#}{hint}")
+}
+
+/// What a refusal of the kernel may come from, under this `kernel.perf_event_paranoid`. Above
+/// 2, which kernels without Debian's or Ubuntu's patch do not tell from 2, CAP_PERFMON is not
+/// enough.
+fn refusal(paranoid: Option<i32>) -> String {
+    match paranoid {
+        Some(level @ 3..) => format!(
+            " (the kernel refused: kernel.perf_event_paranoid {level} asks for CAP_SYS_ADMIN, 2 \
+             for CAP_PERFMON)"
+        ),
+        _ => " (the kernel refused: a container, lockdown or another policy forbids BPF here)"
+            .to_owned(),
+    }
 }
 
 /// Loads the soft GPU's program; attaching follows when a file is known. Falls back from
@@ -170,5 +185,17 @@ impl SoftGpu {
             program.attach_uprobe_with_opts(-1, &path, offset(point), options)
         };
         target.points.iter().map(attach).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refusal;
+
+    #[test]
+    fn a_refusal_names_the_setting_that_it_may_come_from() {
+        assert!(refusal(Some(3)).contains("perf_event_paranoid 3"));
+        assert!(refusal(Some(2)).contains("another policy"));
+        assert!(refusal(None).contains("another policy"));
     }
 }

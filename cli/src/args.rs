@@ -95,9 +95,11 @@ pub enum Command {
     /// Stays until the program ends or Ctrl-C lets it go; the program runs on either way,
     /// and its results are never touched. Without a daemon, one is started for as long.
     ///
-    /// The process must be yours. Besides, the kernel asks for CAP_SYS_PTRACE (the system's
-    /// daemon has it), or kernel.yama.ptrace_scope 0. Another user's process takes root, and
-    /// attach.processes = "all" in the daemon's configuration or --other-user here.
+    /// The process must be wholly yours: no set-user-ID program, and none that hides itself.
+    /// Besides, the kernel asks of the daemon CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (the
+    /// system's has them), or kernel.yama.ptrace_scope 0 where it is your own. Another user's
+    /// process takes root, and attach.processes = "all" in the daemon's configuration or
+    /// --other-user here.
     Attach(AttachOptions),
     /// Measure what oversub itself costs on this machine
     ///

@@ -108,6 +108,10 @@ fn text(status: &Status) -> String {
         status.policy,
         status.sessions_opened
     );
+    if let Some(events) = &status.events {
+        let source = events.source.name();
+        let _ = writeln!(text, "driver events from {source}: {}", events.reason);
+    }
     if status.sessions.is_empty() && status.attached.iter().all(|view| view.ended.is_some()) {
         text.push_str("no program is connected\n");
     }
@@ -189,6 +193,9 @@ fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use oversubd::control::EventsView;
+    use oversubd::probes::source::Source;
+
     use super::*;
 
     #[test]
@@ -210,8 +217,14 @@ mod tests {
             closed_sessions: Vec::new(),
             sessions_hidden: 2,
             attached: Vec::new(),
+            events: Some(EventsView {
+                source: Source::Queue,
+                reason: "probes cannot be used: no".to_owned(),
+            }),
         };
         let text = text(&status);
+        let events = "driver events from event queue: probes cannot be used: no\n";
+        assert!(text.contains(events), "{text}");
         assert!(text.contains("no program is connected"), "{text}");
         assert!(text.contains("2 of other users"), "{text}");
     }

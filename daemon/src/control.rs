@@ -91,6 +91,18 @@ pub struct Status {
     /// that were.
     #[serde(default)]
     pub attached: Vec<AttachView>,
+    /// Where the driver's events come from; none: an older daemon.
+    #[serde(default)]
+    pub events: Option<EventsView>,
+}
+
+/// Where events of nvidia-uvm come from, in short.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventsView {
+    /// The source in use.
+    pub source: Source,
+    /// Why that one.
+    pub reason: String,
 }
 
 /// One process that is steered from outside.

@@ -16,7 +16,7 @@ use crate::attached::Attachments;
 use crate::clock;
 use crate::config::Config;
 use crate::control::why::{SessionWhy, WhyQuestion};
-use crate::control::{Doctor, Status};
+use crate::control::{Doctor, EventsView, Status};
 use crate::gpu::Gpus;
 use crate::metrics::Metrics;
 use crate::probes::Probes;
@@ -184,6 +184,7 @@ impl State {
         let all = self.gpus.views().await?;
         let may = |owner: u32| may_see(uid, owner);
         let (sessions, hidden): (Vec<_>, Vec<_>) = all.into_iter().partition(|view| may(view.uid));
+        let (source, reason) = self.probes.source();
         Some(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -199,6 +200,7 @@ impl State {
                 .collect(),
             sessions_hidden: hidden.len() as u64,
             attached: self.attached.views(may),
+            events: Some(EventsView { source, reason }),
         })
     }
 

@@ -2,8 +2,9 @@
 //! Requests, entries and descriptors are `oversub-uvm`'s; here they become events.
 
 mod entry;
+mod reach;
 mod tools;
 
 pub use entry::Decoder;
-pub use oversub_uvm::tools::is_there as queue_is_there;
+pub use reach::Reach;
 pub use tools::{DriverError, ToolsQueue};

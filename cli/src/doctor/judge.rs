@@ -384,6 +384,11 @@ fn capabilities(doctor: &Doctor) -> Check {
     };
     let probes = has("CAP_SYS_ADMIN") || (has("CAP_BPF") && has("CAP_PERFMON"));
     match (probes, has("CAP_SYS_PTRACE")) {
+        (true, true) if !has("CAP_DAC_READ_SEARCH") => warn(
+            "capabilities",
+            found,
+            "add CAP_DAC_READ_SEARCH for the event queues of other users' programs, and to attach to them; the systemd unit does",
+        ),
         (true, true) => ok("capabilities", found),
         (true, false) => warn(
             "capabilities",
@@ -400,10 +405,8 @@ fn capabilities(doctor: &Doctor) -> Check {
 
 /// Whether `oversub attach` can work, and for whom. What hinders it has a check of its own.
 fn attaching(facts: &Facts, doctor: &Doctor) -> Check {
-    let reaches = doctor
-        .capabilities
-        .iter()
-        .any(|held| held == "CAP_SYS_PTRACE");
+    let has = |name: &str| doctor.capabilities.iter().any(|held| held == name);
+    let traces = has("CAP_SYS_PTRACE");
     let view = doctor.driver.as_ref();
     let source = view.map_or(Source::None, |view| view.source);
     let scope = facts.ptrace_scope.unwrap_or(0);
@@ -415,9 +418,9 @@ fn attaching(facts: &Facts, doctor: &Doctor) -> Check {
         "off: the probes do not know this driver's structures (see `driver events`)"
     } else if scope > 2 {
         "off: no process may look into another (see `Yama`)"
-    } else if reaches {
+    } else if traces && has("CAP_DAC_READ_SEARCH") {
         "to processes of the user who asks, by the rules of [attach] in the daemon's configuration"
-    } else if scope == 0 {
+    } else if traces || scope == 0 {
         "to processes of the daemon's own user"
     } else {
         "off: Yama asks for CAP_SYS_PTRACE, which the daemon has not (see `capabilities`)"
@@ -444,9 +447,14 @@ pub(super) mod tests {
                 socket: PathBuf::from("/run/oversub/oversubd.sock"),
                 http: None,
                 uid: 0,
-                capabilities: ["CAP_SYS_PTRACE", "CAP_PERFMON", "CAP_BPF"]
-                    .map(str::to_owned)
-                    .to_vec(),
+                capabilities: [
+                    "CAP_DAC_READ_SEARCH",
+                    "CAP_SYS_PTRACE",
+                    "CAP_PERFMON",
+                    "CAP_BPF",
+                ]
+                .map(str::to_owned)
+                .to_vec(),
                 probes: vec![ProbeView {
                     probe: "softgpu".to_owned(),
                     attached: true,
@@ -547,9 +555,12 @@ pub(super) mod tests {
         fn device(facts: &mut Facts) -> &mut Device {
             facts.device.as_mut().unwrap()
         }
-        let table: [(&str, Level, Change); 11] = [
+        let table: [(&str, Level, Change); 12] = [
             ("capabilities", Level::Warn, |facts| {
                 lose(facts, "CAP_SYS_PTRACE");
+            }),
+            ("capabilities", Level::Warn, |facts| {
+                lose(facts, "CAP_DAC_READ_SEARCH");
             }),
             ("capabilities", Level::Warn, |facts| lose(facts, "CAP_BPF")),
             ("lockdown", Level::Warn, |facts| {
@@ -619,6 +630,8 @@ pub(super) mod tests {
             lose(facts, "CAP_SYS_PTRACE");
             facts.ptrace_scope = Some(0);
         });
+        assert!(own.contains("own user"), "{own}");
+        let own = found(|facts| lose(facts, "CAP_DAC_READ_SEARCH"));
         assert!(own.contains("own user"), "{own}");
     }
 

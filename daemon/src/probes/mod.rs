@@ -69,8 +69,8 @@ impl Shared {
     }
 
     fn source(&self) -> (Source, String) {
-        let queue = oversub_bpf::driver::queue_is_there();
-        source::choose(self.config.mode, &self.trust(), queue)
+        let reach = oversub_bpf::driver::Reach::now();
+        source::choose(self.config.mode, &self.trust(), &reach)
     }
 
     fn drain(&self, mut sink: impl FnMut(Seen)) {
@@ -250,7 +250,12 @@ impl Probes {
         })
     }
 
-    /// Where the driver's events come from.
+    /// Where the driver's events come from, and why from there.
+    pub fn source(&self) -> (Source, String) {
+        self.shared.source()
+    }
+
+    /// The same, and how far they are believed.
     pub fn driver(&self) -> DriverView {
         let (source, reason) = self.shared.source();
         let intake = lock(&self.shared.intake);

@@ -1,6 +1,7 @@
 //! Which source of the driver's events is used on this host: a pure choice.
 
 use oversub_bpf::Trust;
+use oversub_bpf::driver::Reach;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ProbesMode;
@@ -28,21 +29,26 @@ impl Source {
     }
 }
 
-/// The source, and why it is that one. `queue`: the device of event queues is there.
-pub fn choose(mode: ProbesMode, trust: &Trust, queue: bool) -> (Source, String) {
-    let no_queue = "the driver's event queue is not there (/dev/nvidia-uvm-tools)";
-    match (mode, trust) {
-        (ProbesMode::Off, _) => (Source::None, "switched off by configuration".to_owned()),
-        (ProbesMode::Queue, _) if queue => (Source::Queue, "asked for by configuration".to_owned()),
-        (ProbesMode::Queue, _) => (Source::None, no_queue.to_owned()),
-        (ProbesMode::Auto, Trust::Off(reason)) if queue => {
-            (Source::Queue, format!("probes cannot be used: {reason}"))
+/// The source, and why it is that one. `reach`: whose event queues can be opened.
+pub fn choose(mode: ProbesMode, trust: &Trust, reach: &Reach) -> (Source, String) {
+    let why = match (mode, trust) {
+        (ProbesMode::Off, _) => {
+            return (Source::None, "switched off by configuration".to_owned());
         }
-        (ProbesMode::Auto, Trust::Off(reason)) => (Source::None, format!("{reason}; {no_queue}")),
-        (ProbesMode::Bpf, Trust::Off(reason)) => (Source::None, reason.clone()),
+        (ProbesMode::Bpf, Trust::Off(reason)) => return (Source::None, reason.clone()),
+        (ProbesMode::Queue, _) => "asked for by configuration".to_owned(),
+        (ProbesMode::Auto, Trust::Off(reason)) => format!("probes cannot be used: {reason}"),
         (ProbesMode::Auto | ProbesMode::Bpf, trust) => {
-            (Source::Probes, format!("the driver's structures: {trust}"))
+            return (Source::Probes, format!("the driver's structures: {trust}"));
         }
+    };
+    match reach {
+        Reach::All => (Source::Queue, why),
+        Reach::Own => (
+            Source::Queue,
+            format!("{why}; of processes of the daemon's own user alone"),
+        ),
+        Reach::Nobody(reason) => (Source::None, format!("{why}; {reason}")),
     }
 }
 
@@ -54,22 +60,32 @@ mod tests {
     fn probes_come_first_then_the_queue_then_nothing_unless_configured_otherwise() {
         let off = Trust::Off("no kprobes".to_owned());
         let scalar = Trust::Scalar("unknown version".to_owned());
-        for (mode, trust, queue, expected) in [
-            (ProbesMode::Auto, &Trust::Verified, true, Source::Probes),
-            (ProbesMode::Auto, &scalar, true, Source::Probes),
-            (ProbesMode::Auto, &off, true, Source::Queue),
-            (ProbesMode::Auto, &off, false, Source::None),
-            (ProbesMode::Bpf, &Trust::Verified, true, Source::Probes),
-            (ProbesMode::Bpf, &off, true, Source::None),
-            (ProbesMode::Queue, &Trust::Verified, true, Source::Queue),
-            (ProbesMode::Queue, &Trust::Verified, false, Source::None),
-            (ProbesMode::Off, &Trust::Verified, true, Source::None),
+        let nobody = Reach::Nobody("no queue".to_owned());
+        let (all, own) = (&Reach::All, &Reach::Own);
+        for (mode, trust, reach, expected) in [
+            (ProbesMode::Auto, &Trust::Verified, all, Source::Probes),
+            (ProbesMode::Auto, &scalar, all, Source::Probes),
+            (ProbesMode::Auto, &off, all, Source::Queue),
+            (ProbesMode::Auto, &off, own, Source::Queue),
+            (ProbesMode::Auto, &off, &nobody, Source::None),
+            (ProbesMode::Bpf, &Trust::Verified, all, Source::Probes),
+            (ProbesMode::Bpf, &off, all, Source::None),
+            (ProbesMode::Queue, &Trust::Verified, all, Source::Queue),
+            (ProbesMode::Queue, &Trust::Verified, &nobody, Source::None),
+            (ProbesMode::Off, &Trust::Verified, all, Source::None),
         ] {
-            let (source, reason) = choose(mode, trust, queue);
-            assert_eq!(source, expected, "{mode:?} {trust:?} {queue}");
+            let (source, reason) = choose(mode, trust, reach);
+            assert_eq!(source, expected, "{mode:?} {trust:?} {reach:?}");
             assert!(!reason.is_empty());
         }
-        let (_, reason) = choose(ProbesMode::Auto, &off, true);
+        let (_, reason) = choose(ProbesMode::Auto, &off, all);
         assert!(reason.contains("no kprobes"), "{reason}");
+        let (_, reason) = choose(ProbesMode::Auto, &off, own);
+        assert!(reason.contains("own user"), "{reason}");
+        let (_, reason) = choose(ProbesMode::Auto, &off, &nobody);
+        assert!(
+            reason.contains("no kprobes") && reason.contains("no queue"),
+            "{reason}"
+        );
     }
 }

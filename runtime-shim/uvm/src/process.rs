@@ -2,7 +2,8 @@
 //! the memory that it maps through them.
 //!
 //! Who may take a descriptor is the kernel's decision (`PTRACE_MODE_ATTACH_REALCREDS`: the
-//! same user and no Yama against it, or CAP_SYS_PTRACE). The driver keeps an address space
+//! same user and no Yama against it, or CAP_SYS_PTRACE); to list another user's, its folder's
+//! permissions ask for CAP_DAC_READ_SEARCH too. The driver keeps an address space
 //! for as long as anybody holds its descriptor, so what was taken has to be let go when the
 //! process ends.
 
@@ -27,7 +28,8 @@ pub enum ProcessError {
     /// The kernel does not allow it.
     #[error(
         "process {pid} may not be looked into ({call}: {source}): it takes the same user and \
-         kernel.yama.ptrace_scope 0, or CAP_SYS_PTRACE"
+         kernel.yama.ptrace_scope 0, or CAP_SYS_PTRACE, for other users' processes with \
+         CAP_DAC_READ_SEARCH"
     )]
     Forbidden {
         /// The process.
