@@ -220,7 +220,15 @@ impl SoftGpu {
             timeout_ms: limit.as_millis() as u32,
             cancelled: 0,
         };
-        match self.call(SETTLE, &mut request, "SOFTGPU_SETTLE") {
+        // A signal, such as one that stops the process for a while, ends the wait early.
+        let answer = loop {
+            match self.call(SETTLE, &mut request, "SOFTGPU_SETTLE") {
+                Err(UvmError::System { source, .. })
+                    if source.kind() == io::ErrorKind::Interrupted => {}
+                other => break other,
+            }
+        };
+        match answer {
             Ok(()) if request.cancelled != 0 => Ok(Settled::Cancelled),
             Ok(()) => Ok(Settled::Replayed),
             Err(UvmError::System { source, .. })
