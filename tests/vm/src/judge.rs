@@ -6,10 +6,12 @@ use oversub_vm::combination::Combination;
 use oversub_vm::kernel::SelfChecks;
 use oversub_vm::plan::{Answer, FaultCounts, Outcome, Plan, ProbeCounts, Steering, Work};
 
+use crate::permissions;
 use crate::probed;
 use crate::product::{self, Figure, Length};
 use crate::report::Verdict;
 use crate::scraped;
+use crate::sources;
 
 /// The round whose counts are reported.
 pub const COUNTS: &str = "counts, pascal";
@@ -159,6 +161,14 @@ pub fn judge(combination: Combination, packaged: &str, plan: &Plan, answer: Answ
             }
             Ok(Outcome::Checked(found)) => {
                 wrong.extend(found.wrong.iter().map(|what| format!("{name}: {what}")));
+            }
+            Ok(Outcome::Attach(counts)) => {
+                let found = permissions::wrong_with(counts).into_iter();
+                wrong.extend(found.map(|what| format!("{name}: {what}")));
+            }
+            Ok(Outcome::Source(counts)) => {
+                let found = sources::wrong_with(counts).into_iter();
+                wrong.extend(found.map(|what| format!("{name}: {what}")));
             }
             Ok(Outcome::Probes(counts)) => {
                 let load = plan.rounds.iter().find_map(|planned| match &planned.work {

@@ -26,8 +26,10 @@
 //!
 //! `tests/vm/run --rounds TEXT` does only the rounds whose name contains the text.
 
+pub mod asked;
 pub mod boot;
 pub mod cache;
+pub mod chosen;
 pub mod combination;
 pub mod image;
 pub mod interface;

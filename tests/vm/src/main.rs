@@ -2,11 +2,13 @@
 //! installs what it needs and calls it.
 
 mod judge;
+mod permissions;
 mod probed;
 mod product;
 mod report;
 mod rounds;
 mod scraped;
+mod sources;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -183,6 +185,8 @@ fn one(options: &Options, combination: Combination) -> Result<Verdict> {
         driver.extend(with_driver);
         product = rest;
     }
+    // What it does to the kernel cannot be undone.
+    driver.push(rounds::source());
     let mut guests = vec![("driver", driver), ("product", product)];
     if let Some(text) = &options.rounds {
         for (_, rounds) in &mut guests {

@@ -6,6 +6,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::asked::{AttachCounts, AttachLoad};
+use crate::chosen::{SourceCounts, SourceLoad};
 use crate::combination::Model;
 
 /// Where the guest finds its plan.
@@ -61,6 +63,12 @@ pub enum Work {
     Metrics,
     /// `oversub doctor`, where everything works and where nothing can.
     Doctor(DoctorLoad),
+    /// What advice and migrations do.
+    Advice,
+    /// Who may have which process steered from outside.
+    Attach(AttachLoad),
+    /// Steering where BPF cannot be used. Locks the kernel down: the last of a boot.
+    Source(SourceLoad),
 }
 
 /// A workload program and what is around it.
@@ -200,6 +208,10 @@ pub enum Outcome {
     Probes(Box<ProbeCounts>),
     /// Of work that judges itself.
     Checked(Checked),
+    /// Of [`Work::Attach`].
+    Attach(AttachCounts),
+    /// Of [`Work::Source`].
+    Source(Box<SourceCounts>),
 }
 
 /// What work found that judges itself.

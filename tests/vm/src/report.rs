@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use oversub_vm::asked::AttachCounts;
+use oversub_vm::chosen::{Source, SourceCounts};
 use oversub_vm::combination::Combination;
 use oversub_vm::kernel::SelfChecks;
 use oversub_vm::plan::{FaultCounts, Outcome, ProbeCounts, Rounded};
 use serde_json::{Map, Value, json};
 
 use crate::product::Figures;
+use crate::sources;
 
 /// What became of one combination.
 #[derive(Debug)]
@@ -100,6 +103,8 @@ impl Verdict {
             };
             let counts = match &round.outcome {
                 Ok(Outcome::Checked(found)) => found.to_string(),
+                Ok(Outcome::Attach(counts)) => attach_text(counts),
+                Ok(Outcome::Source(counts)) => source_text(counts),
                 _ => String::new(),
             };
             eprintln!(
@@ -152,6 +157,35 @@ impl Verdict {
             "wrong": self.wrong,
         })
     }
+}
+
+/// How many requests to attach were granted and refused, and what came of them.
+fn attach_text(counts: &AttachCounts) -> String {
+    let granted = counts.answers.iter().filter(|answer| answer.granted);
+    let steered = granted.clone().filter(|answer| answer.moved_bytes > 0);
+    let moved: u64 = steered.clone().map(|answer| answer.moved_bytes).sum();
+    let (all, granted) = (counts.answers.len(), granted.count());
+    let kept: u64 = counts.answers.iter().map(|answer| answer.left).sum();
+    format!(
+        "; granted {granted}; refused {}; steered {}; MiB moved {}; descriptors kept {kept}",
+        all - granted,
+        steered.count(),
+        moved >> 20
+    )
+}
+
+/// What sources were chosen where BPF cannot be used, and what came of it.
+fn source_text(counts: &SourceCounts) -> String {
+    let of = |source: &Source| {
+        let chosen = source.events.split(':').next().unwrap_or_default();
+        let mode = source.mode.as_deref().unwrap_or("default");
+        format!("; {:?} {mode}: {chosen}", source.hindrance)
+    };
+    let chosen: String = counts.sources.iter().map(of).collect();
+    format!(
+        "{chosen}; by the queue {:.1} % fewer faults",
+        100.0 * sources::reduction(counts)
+    )
 }
 
 /// What was not seen of all that was asked for, because no kernel here has it.

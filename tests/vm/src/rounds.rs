@@ -1,13 +1,14 @@
 //! What guests are told to do: the rounds of a plan, by name. A new test in the guest gets
 //! its round here (the crate's own words say what else it takes).
 
+use oversub_vm::chosen::SourceLoad;
 use oversub_vm::combination::{Combination, Model};
 use oversub_vm::plan::{
     DoctorLoad, FaultLoad, HostileLoad, ProbeLoad, ProgramLoad, RestartLoad, Round, Steering, Work,
 };
 
 use crate::product::Length;
-use crate::{judge, product};
+use crate::{judge, permissions, product};
 
 /// The GPU's memory in the rounds that count faults, MiB.
 const FAULTS_MIB: u64 = 16;
@@ -30,6 +31,20 @@ const RESTARTED: Length = Length {
     settled_after: 10,
 };
 
+/// The GPU's memory where it is asked who may attach, MiB, and how long the program runs
+/// meanwhile: each of three that steer it has to learn it, and it ends under the last.
+const ATTACH_MIB: u64 = 16;
+const ATTACHED: Length = Length {
+    iterations: 6,
+    settled_after: 6,
+};
+/// The GPU's memory where BPF cannot be used, MiB, and how long the program runs there.
+const SOURCE_MIB: u64 = 32;
+const SOURCED: Length = Length {
+    iterations: 6,
+    settled_after: 4,
+};
+
 fn round(name: &str, memory_mib: u64, work: Work) -> Round {
     Round {
         name: name.to_owned(),
@@ -44,8 +59,10 @@ fn round(name: &str, memory_mib: u64, work: Work) -> Round {
 pub fn of_driver(combination: Combination, driver: &str, hostile_seconds: u32) -> Vec<Round> {
     let mut rounds = faults();
     rounds.extend(probes(combination, driver));
+    rounds.push(round("advice", FAULTS_MIB, Work::Advice));
     rounds.push(round("metrics", METRICS_MIB, Work::Metrics));
     rounds.push(doctor(combination, driver));
+    rounds.push(attach());
     rounds.push(hostile(hostile_seconds));
     rounds
 }
@@ -76,6 +93,14 @@ pub fn programs(round: &Round) -> &'static [&'static str] {
             "sweep",
             "train",
         ],
+        Work::Attach(_) => &["liboversub_softgpu.so", "oversub", "oversubd", "sweep"],
+        Work::Source(_) => &[
+            "liboversub.so",
+            "liboversub_softgpu.so",
+            "oversub",
+            "oversubd",
+            "sweep",
+        ],
         Work::Metrics => &["oversubd"],
         Work::Doctor(_) => &[
             "liboversub.so",
@@ -83,7 +108,7 @@ pub fn programs(round: &Round) -> &'static [&'static str] {
             "oversub",
             "oversubd",
         ],
-        Work::Faults(_) | Work::Probes(_) | Work::Hostile(_) => &[],
+        Work::Faults(_) | Work::Probes(_) | Work::Hostile(_) | Work::Advice => &[],
     }
 }
 
@@ -214,6 +239,26 @@ fn doctor(combination: Combination, driver: &str) -> Round {
         btf: combination.btf,
     };
     round("doctor", FAULTS_MIB, Work::Doctor(load))
+}
+
+/// Who may have which process steered.
+fn attach() -> Round {
+    // Nothing is timed: its kernels take no longer than they do.
+    let program = ProgramLoad {
+        compute_scale: 1,
+        ..program("sweep", ATTACH_MIB, ATTACHED, Steering::Attached)
+    };
+    let load = permissions::load(program);
+    round("attach permissions", ATTACH_MIB, Work::Attach(load))
+}
+
+/// Steering where BPF cannot be used. The last of a boot, as it locks the kernel down.
+pub fn source() -> Round {
+    let load = SourceLoad {
+        alone: program("sweep", SOURCE_MIB, product::ALONE, Steering::Alone),
+        steered: program("sweep", SOURCE_MIB, SOURCED, Steering::Oversub),
+    };
+    round("source without BPF", SOURCE_MIB, Work::Source(load))
 }
 
 /// Processes that misuse the driver under observation for so long.

@@ -4,9 +4,12 @@
 //! Nothing here may end the process before that: a kernel without init panics, and the
 //! host would see a guest that died.
 
+mod advice;
+mod attach;
 mod daemon;
 mod doctor;
 mod faults;
+mod hold;
 mod hostile;
 mod metrics;
 mod modules;
@@ -14,6 +17,8 @@ mod page;
 mod probes;
 mod program;
 mod restarts;
+mod rights;
+mod source;
 mod system;
 mod witness;
 
@@ -35,6 +40,12 @@ fn main() {
         && flag == WORK
     {
         work_alone(work);
+        return;
+    }
+    if let [_, flag, kind] = arguments.as_slice()
+        && flag == hold::HOLD
+    {
+        hold::hold(kind);
         return;
     }
     if let [_, flag, seed, depth] = arguments.as_slice()
@@ -130,6 +141,9 @@ fn work_alone(work: &str) {
                 Work::Restarts(load) => Outcome::Checked(restarts::run(&load)?),
                 Work::Metrics => Outcome::Checked(metrics::run()?),
                 Work::Doctor(load) => Outcome::Checked(doctor::run(&load)?),
+                Work::Advice => Outcome::Checked(advice::run()?),
+                Work::Attach(load) => Outcome::Attach(attach::run(&load)?),
+                Work::Source(load) => Outcome::Source(Box::new(source::run(&load)?)),
                 Work::Hostile(load) => Outcome::Checked(hostile::run(&load)?),
             })
         });

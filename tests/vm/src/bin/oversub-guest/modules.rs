@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,8 @@ fn make_nodes() -> Result<()> {
         if unsafe { libc::mknod(path_c.as_ptr(), libc::S_IFCHR | 0o666, device) } != 0 {
             bail!("{path} cannot be made: {}", io::Error::last_os_error());
         }
+        // For every user, whatever this process's mask.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use oversub_vm::asked::Rights;
 use oversub_vm::plan::{
     DriverCounts, PROGRAMS_PATH, ProgramCounts, ProgramLoad, Settled, Steering,
 };
@@ -17,6 +18,7 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, SOCKET};
 use crate::probes;
+use crate::rights;
 use crate::witness::{self, Witness};
 
 /// Where programs find the soft CUDA driver.
@@ -87,8 +89,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts one.
+    /// Starts one, as root.
     pub fn start(load: &ProgramLoad) -> Result<Self> {
+        Self::start_as(load, &Rights::ROOT)
+    }
+
+    /// Starts one with these rights.
+    pub fn start_as(load: &ProgramLoad, rights: &Rights) -> Result<Self> {
         link_driver()?;
         let _ = fs::remove_file(STATS);
         let mut command = Command::new(format!("{PROGRAMS_PATH}/{}", load.program));
@@ -104,6 +111,7 @@ impl Running {
                 .env("OVERSUB_POLICY", policy),
             None => command.arg("--managed"),
         };
+        rights::give(rights, &mut command);
         let mut child = command
             .arg("--json")
             .args(["--bytes", &load.bytes.to_string()])
@@ -130,6 +138,12 @@ impl Running {
     /// Its number.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Sends it a signal, as to stop it or to let it go on.
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: the process is our child and not waited for yet.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
     }
 
     /// Returns when it has ended; it is still to be waited for, so its number stays its own.

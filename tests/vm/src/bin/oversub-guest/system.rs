@@ -15,6 +15,7 @@ const MOUNTS: &[(&str, &str)] = &[
     ("tmpfs", "/tmp"),
     ("tmpfs", "/run"),
     ("tmpfs", "/dev/shm"),
+    ("securityfs", "/sys/kernel/security"),
     ("debugfs", "/sys/kernel/debug"),
     ("tracefs", "/sys/kernel/tracing"),
     ("bpf", "/sys/fs/bpf"),
