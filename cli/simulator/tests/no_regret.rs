@@ -13,7 +13,7 @@ use oversub_sim::trace::{Program, Random};
 use oversub_sim::units::Nanos;
 
 /// Programs of each family.
-const DRAWS: u64 = 8;
+const DRAWS: u64 = 24;
 /// Slower than the driver by so much is a regret.
 const REGRET: f64 = 1.05;
 

@@ -35,6 +35,12 @@ const OPEN_LAUNCHES: (u64, u64) = (256, 1 << 16);
 /// Or until faults have moved so many times the bytes of a trial; longer as the launches are.
 const OPEN_TRIALS: u64 = 64;
 
+/// Bytes of which nothing is known yet that are allowed from the start on a device of so many
+/// blocks.
+pub(crate) fn start_bytes(capacity_blocks: u64) -> u64 {
+    START_BYTES.max(capacity_blocks / START_SHARE * BLOCK_BYTES)
+}
+
 /// Judges prefetches.
 #[derive(Debug)]
 pub(crate) struct Breaker {
@@ -83,7 +89,7 @@ impl Breaker {
     pub(crate) fn allows(&self, so_far: &Usefulness, capacity_blocks: u64) -> bool {
         match self.state {
             BreakerState::Closed => {
-                let start = START_BYTES.max(capacity_blocks / START_SHARE * BLOCK_BYTES);
+                let start = start_bytes(capacity_blocks);
                 let credit = self.credit_bytes.min(capacity_blocks * BLOCK_BYTES);
                 so_far.undecided_bytes() < start + credit + so_far.helpful_bytes()
             }

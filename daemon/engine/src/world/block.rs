@@ -167,6 +167,8 @@ pub(crate) struct Block {
     pub parted: bool,
     /// Came by a prefetch and was not used since.
     pub unproven: bool,
+    /// Populated for a launch while no cycle was known, and not used since.
+    pub guessed: bool,
     /// How often it came by a prefetch and left while a launch that uses it ran: whether that
     /// had used it by then shows only at its end.
     pub undecided: u8,
@@ -335,6 +337,7 @@ impl Blocks {
             habit: Habit::default(),
             parted: false,
             unproven: false,
+            guessed: false,
             undecided: 0,
             refused: false,
             refusals: 0,

@@ -20,6 +20,7 @@ pub(crate) mod window;
 
 use std::collections::BTreeSet;
 
+use crate::breaker::start_bytes;
 use crate::decision::{Decisions, Fate, Step};
 use crate::event::{Cause, Direction};
 use crate::policy::budget_reserve;
@@ -47,6 +48,9 @@ pub(crate) struct World {
     pub history: History,
     pub orders: Orders,
     pub usefulness: Usefulness,
+    /// The same of blocks that were populated while no cycle was known: what launches are
+    /// taken to write then is a guess.
+    pub guessed: Usefulness,
     /// What was decided, and why.
     pub decisions: Decisions,
     /// The time of the last event or decision.
@@ -94,6 +98,7 @@ impl World {
             history: History::new(config.history_launches),
             orders: Orders::new(config.link_bytes_per_us),
             usefulness: Usefulness::default(),
+            guessed: Usefulness::default(),
             decisions: Decisions::new(config.decisions),
             now: Micros(0),
             probes: false,
@@ -257,6 +262,9 @@ impl World {
                     };
                     if leaves && residency != Residency::MovingOut {
                         block.unproven = false;
+                        if std::mem::take(&mut block.guessed) {
+                            self.guessed.wasted(BLOCK_BYTES);
+                        }
                         if unproven {
                             self.came_of(slot);
                         }
@@ -320,6 +328,10 @@ impl World {
         let block = self.blocks.get_mut(slot);
         block.last_used = position;
         (block.refused, block.refusals) = (false, 0);
+        if std::mem::take(&mut block.guessed) {
+            self.guessed.came_to(BLOCK_BYTES, needed, false);
+        }
+        let block = self.blocks.get_mut(slot);
         let undecided = u64::from(std::mem::take(&mut block.undecided));
         if undecided > 0 {
             // It did not fault since it left; where nobody would tell, that says nothing.
@@ -400,6 +412,18 @@ impl World {
                 self.blocks.get_mut(slot).refused = false;
             }
         }
+    }
+
+    /// Blocks that may be populated for queued launches: any number once a cycle is known. Until
+    /// then what launches write is a guess, for which as much is populated as was right so far,
+    /// and a start.
+    pub(crate) fn births_trusted(&self) -> u64 {
+        if self.history.lag().is_some() || self.without.feedback {
+            return u64::MAX;
+        }
+        let open = self.guessed.undecided_bytes() + self.guessed.wasted_bytes;
+        let trusted = start_bytes(self.capacity) + self.guessed.helpful_bytes();
+        trusted.saturating_sub(open) / BLOCK_BYTES
     }
 
     /// Frames that are free now, not counting what evictions under way will free.

@@ -57,11 +57,18 @@ impl World {
             }
             Operation::Populate => {
                 stats.populated_bytes += BLOCK_BYTES;
+                if self.history.lag().is_none() {
+                    block.guessed = true;
+                    self.guessed.issued(BLOCK_BYTES);
+                }
                 self.blocks.set(slot, Residency::MovingIn);
             }
             Operation::Evict => {
                 stats.evicted_bytes += BLOCK_BYTES;
                 block.left_seen = false;
+                if std::mem::take(&mut block.guessed) {
+                    self.guessed.wasted(BLOCK_BYTES);
+                }
                 if std::mem::take(&mut block.unproven) {
                     self.came_of(slot);
                 }

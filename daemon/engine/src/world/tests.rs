@@ -291,3 +291,47 @@ fn what_was_refused_is_asked_again_later_and_later() {
     }
     assert_eq!(waits, [1, 2, 4]);
 }
+
+#[test]
+fn guessed_births_are_trusted_as_far_as_they_came_true_until_a_cycle_is_known() {
+    let config = Config::new(PolicyKind::Foresight, Bytes(1024 * BLOCK_BYTES));
+    let mut world = World::new(&config);
+    let (mut stats, mut commands) = (Stats::default(), Vec::new());
+    let range = Range {
+        address: BLOCK_BYTES,
+        bytes: 16 * BLOCK_BYTES,
+    };
+    world.alloc(range, false, Residency::Unpopulated, &mut stats);
+    let start = world.births_trusted();
+    let slots: Vec<u32> = (1..=16)
+        .filter_map(|n| world.blocks.find(BlockId(n)))
+        .collect();
+    for &slot in &slots {
+        let why = Reason::Born;
+        let operation = Operation::Populate;
+        world.order(Micros(0), operation, slot, why, &mut stats, &mut commands);
+    }
+    assert_eq!(world.births_trusted(), start - 16, "open guesses");
+    for &slot in &slots {
+        world.blocks.set(slot, Residency::Device);
+    }
+    // One is used, and one leaves unused.
+    world.used(slots[0], 1, Share::ALL);
+    let after_use = world.births_trusted();
+    assert!(after_use > start - 16, "{after_use} of {start}");
+    let (operation, why) = (Operation::Evict, Reason::Reserve);
+    world.order(
+        Micros(0),
+        operation,
+        slots[1],
+        why,
+        &mut stats,
+        &mut commands,
+    );
+    assert_eq!(world.births_trusted(), after_use, "a wrong guess stays one");
+    for exec in [0, 1, 0, 1] {
+        world.history.push(exec);
+    }
+    assert!(world.history.lag().is_some());
+    assert_eq!(world.births_trusted(), u64::MAX);
+}

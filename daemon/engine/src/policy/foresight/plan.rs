@@ -249,7 +249,9 @@ fn fetch(
             return Stop::NoFrame;
         }
         let fetch = policy.ranks.absent.first();
-        let birth = policy.ranks.births.first();
+        // What is guessed to be born is populated as far as guesses were right.
+        let births = &policy.ranks.births;
+        let birth = births.first().filter(|_| world.births_trusted() > 0);
         let turn = !world.without.duplex || world.orders.bytes(Queue::Out) == 0;
         let horizon = world.moment() + UNPLANNED_LAUNCHES * TICKS;
         let waiting = fetch.or(birth).map_or(Stop::Nothing, |_| Stop::Horizon);

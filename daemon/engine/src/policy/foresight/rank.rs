@@ -15,7 +15,7 @@ const UNKNOWN: u64 = 1 << 61;
 /// No position gets here.
 const POSITIONS: u64 = 1 << 60;
 /// Births of queued launches for which room is made while nothing is learned.
-const QUEUED_BIRTHS: usize = 32;
+const QUEUED_BIRTHS: u64 = 32;
 /// Overdue keys looked at in one go.
 const OVERDUE: usize = 1024;
 
@@ -129,7 +129,8 @@ impl Ranks {
     /// of the queued launches.
     pub(crate) fn unmet_births(&self, world: &World, until: u64) -> i64 {
         if world.history.lag().is_none() {
-            let queued = self.births.iter().take(QUEUED_BIRTHS);
+            let trusted = world.births_trusted().min(QUEUED_BIRTHS) as usize;
+            let queued = self.births.iter().take(trusted);
             return queued.take_while(|&(key, _)| key < until).count() as i64;
         }
         let growth = world.growth(until / TICKS) - self.prepared.count as i64;
