@@ -215,6 +215,11 @@ pub trait LifetimePolicy {
         None
     }
 
+    /// It may tell the driver to leave content on the host, where launches use it.
+    fn uses_on_host(&self) -> bool {
+        false
+    }
+
     /// From now on measures the real time that its engine takes; nothing else may depend
     /// on it.
     fn measure(&mut self) {}

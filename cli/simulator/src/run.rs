@@ -2,6 +2,7 @@
 
 use oversub_engine::{Profile, Without};
 
+use crate::bound::Reach;
 use crate::class::{AnyPolicy, EngineFigures};
 use crate::explain::{Ask, Explanation};
 use crate::machine::Machine;
@@ -45,6 +46,9 @@ pub struct Iteration {
 pub struct Outcome {
     /// All iterations, in order.
     pub iterations: Vec<Iteration>,
+    /// What launches may use on the host under this policy, or did: whose bound it is to be
+    /// held against.
+    pub reach: Reach,
     /// What the policy's engine says of itself.
     pub engine: Option<EngineFigures>,
     /// What the policy's engine has learned, for the program's next run.
@@ -124,6 +128,15 @@ pub fn run_from(
             timeline.set_plan(plan);
         }
     }
+    let used = played.end.1;
+    let reach = match &policy {
+        _ if used.host_unindexed > 0 => Reach::Everything,
+        _ if used.host_read + used.host_written > 0 => Reach::Indexed,
+        // It may play the schedule of one that does.
+        _ if matches!(entry.make, Make::Best(_)) => Reach::Indexed,
+        AnyPolicy::Lifetime(policy) if policy.uses_on_host() => Reach::Indexed,
+        _ => Reach::Nothing,
+    };
     let (engine, profile) = match &policy {
         // Not where an oracle has one carry out its schedule.
         AnyPolicy::Lifetime(policy) if matches!(entry.make, Make::Lifetime(_)) => {
@@ -136,6 +149,7 @@ pub fn run_from(
     };
     Ok(Outcome {
         iterations: iterations(program, &played),
+        reach,
         engine,
         profile,
         timeline: played.timeline,

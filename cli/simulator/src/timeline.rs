@@ -39,6 +39,8 @@ pub enum Cause {
     Driver,
     /// The program's own copy.
     Copy,
+    /// A launch's own accesses to the host's memory.
+    Access,
 }
 
 impl Cause {
@@ -51,6 +53,8 @@ impl Cause {
             (Self::Driver, Direction::In) => "density prefetch",
             (Self::Driver, Direction::Out) => "eviction by the driver",
             (Self::Copy, _) => "copy",
+            (Self::Access, Direction::In) => "read on the host",
+            (Self::Access, Direction::Out) => "written on the host",
         }
     }
 }
@@ -62,6 +66,8 @@ pub enum Stall {
     Fault,
     /// Waited for a transfer that was already under way: a late prefetch.
     Late,
+    /// Waited for what it used on the host.
+    OnHost,
     /// Waited for the host to issue work.
     Host,
 }
@@ -71,6 +77,7 @@ impl Stall {
         match self {
             Self::Fault => "stall: fault",
             Self::Late => "stall: late prefetch",
+            Self::OnHost => "stall: use on the host",
             Self::Host => "stall: host",
         }
     }

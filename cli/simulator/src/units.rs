@@ -8,6 +8,10 @@ pub const BLOCK_BYTES: u64 = 2 << 20;
 pub const LEAF_BYTES: u64 = 64 << 10;
 /// Leaves in one block.
 pub const LEAVES: u32 = 32;
+/// Bytes in one page: the smallest unit that traces count in.
+pub const PAGE_BYTES: u64 = 4 << 10;
+/// Pages in one leaf.
+pub const LEAF_PAGES: u32 = (LEAF_BYTES / PAGE_BYTES) as u32;
 
 /// A time since the start of the run, or a duration, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

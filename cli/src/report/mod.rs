@@ -279,6 +279,8 @@ mod tests {
             future_bound_us: 0.0,
             bytes_in: 3_000_000_000,
             bytes_out: 2_000_000_000,
+            host_read: 0,
+            host_written: 0,
             faults: 7,
             prefetch: Prefetch::default(),
             engine: None,

@@ -2,6 +2,7 @@
 //! runs, and let go when those are done. Results come in the order of the arguments,
 //! whatever the number of threads.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::num::NonZeroUsize;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use oversub_engine::{Bytes, Config, PolicyKind, Profile};
-use oversub_sim::bound::{Bound, Bounds, Deaths, Effort};
+use oversub_sim::bound::{Bound, Bounds, Deaths, Effort, Reach};
 use oversub_sim::machine::Machine;
 use oversub_sim::policy::Entry;
 use oversub_sim::run::{self, Outcome};
@@ -89,8 +90,8 @@ pub struct OfTrace {
 pub struct OfSize {
     /// Device memory.
     pub memory_bytes: u64,
-    /// The bounds, of each class of which there is a run.
-    pub bounds: Vec<(Deaths, Bound)>,
+    /// The bounds of the classes that its runs are in, and of those that know the future too.
+    pub bounds: BTreeMap<Class, Bound>,
     /// One for each policy.
     pub runs: Vec<Result<RunResult>>,
 }
@@ -137,11 +138,8 @@ pub fn machine_with(machine: &Machine, memory_bytes: u64, program: &Program) -> 
     })
 }
 
-/// One part of the work.
-enum Part {
-    Bound(Deaths, Bound),
-    Run(Result<RunResult>),
-}
+/// What a bound is of: how schedules come to know of deaths, and what they may use on the host.
+pub type Class = (Deaths, Reach);
 
 impl Grid {
     /// Runs all.
@@ -150,7 +148,7 @@ impl Grid {
     /// Where a trace cannot be read, or a result cannot be written. A single run that
     /// fails is an error in its own place.
     pub fn run(&self, pool: &rayon::ThreadPool) -> Result<Vec<OfTrace>> {
-        let each = self.memories.len() * (self.policies.len() + self.classes().len());
+        let each = self.memories.len() * self.policies.len();
         let progress = Mutex::new(Progress::new(self.traces.len() * each));
         let failed = AtomicBool::new(false);
         let mut results: Vec<(usize, Result<OfTrace>)> = pool.install(|| {
@@ -173,13 +171,6 @@ impl Grid {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// The classes of bounds: those of the policies, and the one that all belong to.
-    fn classes(&self) -> Vec<Deaths> {
-        let told = |entry: &&Entry| entry.deaths() == Deaths::Told;
-        let own = self.policies.iter().any(told).then_some(Deaths::Told);
-        own.into_iter().chain([Deaths::Foreseen]).collect()
-    }
-
     fn trace(&self, path: &Path, progress: &Mutex<Progress>) -> Result<OfTrace> {
         let program = read(path, &self.times)?;
         let machines = self
@@ -187,74 +178,102 @@ impl Grid {
             .iter()
             .map(|memory| machine_with(&self.machine, memory.bytes(&program), &program))
             .collect::<Result<Vec<_>>>()?;
-        // A bound for each class that a policy asks for, and first: it is what takes longest.
-        let classes: Vec<(Deaths, Bounds)> = self
-            .classes()
-            .into_iter()
-            .map(|deaths| {
-                let lifetimes = self.options.lifetimes;
-                let bounds = Bounds::new(&program, &self.machine, lifetimes, deaths);
-                (deaths, bounds)
-            })
-            .collect();
-        let each = classes.len() + self.policies.len();
-        let parts: Vec<Part> = (0..machines.len() * each)
+        let each = self.policies.len();
+        let runs: Vec<Result<(RunResult, Reach)>> = (0..machines.len() * each)
             .into_par_iter()
             .map(|index| {
-                let machine = &machines[index / each];
-                match classes.get(index % each) {
-                    Some((deaths, bounds)) => {
-                        step(progress, &program, machine, "lower bound");
-                        let bound = bounds.strongest(machine.memory_bytes, Effort::Full);
-                        Part::Bound(*deaths, bound)
-                    }
-                    None => {
-                        let entry = self.policies[index % each - classes.len()];
-                        step(progress, &program, machine, entry.name);
-                        Part::Run(self.one(&program, machine, entry))
-                    }
-                }
+                let (machine, entry) = (&machines[index / each], self.policies[index % each]);
+                step(progress, &program, machine, entry.name);
+                self.one(&program, machine, entry)
             })
             .collect();
-        let mut sizes: Vec<OfSize> = Vec::new();
-        for (index, part) in parts.into_iter().enumerate() {
-            if index % each == 0 {
-                sizes.push(OfSize {
-                    memory_bytes: machines[index / each].memory_bytes,
-                    bounds: Vec::new(),
-                    runs: Vec::new(),
-                });
-            }
-            let Some(size) = sizes.last_mut() else {
-                continue;
-            };
-            match part {
-                Part::Bound(deaths, bound) => size.bounds.push((deaths, bound)),
-                Part::Run(run) => {
-                    let entry = self.policies[index % each - classes.len()];
-                    let of = |class| size.bounds.iter().find(|(deaths, _)| *deaths == class);
-                    size.runs.push(run.map(|run| {
-                        match (of(entry.deaths()), of(Deaths::Foreseen)) {
-                            (Some((_, bound)), Some((_, any))) => RunResult {
-                                bound_us: bound.time.as_micros_f64(),
-                                future_bound_us: any.time.as_micros_f64(),
-                                bound: bound.name.to_owned(),
-                                bound_class: bound.class.to_owned(),
-                                ..run
-                            },
-                            _ => run,
-                        }
-                    }));
-                }
-            }
-        }
+        // What a run has used on the host says which bounds are wanted.
+        let class = |index: usize, reach: Reach| (self.policies[index % each].deaths(), reach);
+        let of_runs = runs.iter().enumerate();
+        let wanted: BTreeSet<(usize, Class)> = of_runs
+            .filter_map(|(index, run)| Some((index, run.as_ref().ok()?.1)))
+            .flat_map(|(index, reach)| {
+                let any = (Deaths::Foreseen, reach.max(Reach::Indexed));
+                [class(index, reach), any].map(|class| (index / each, class))
+            })
+            .collect();
+        let found = self.bounds(&program, &machines, wanted);
+        let mut runs = runs.into_iter().enumerate();
+        let sizes = machines.iter().enumerate().map(|(size, machine)| OfSize {
+            memory_bytes: machine.memory_bytes,
+            bounds: found
+                .iter()
+                .filter(|((at, _), _)| *at == size)
+                .map(|((_, class), bound)| (*class, *bound))
+                .collect(),
+            runs: runs
+                .by_ref()
+                .take(each)
+                .map(|(index, run)| {
+                    let (run, reach) = run?;
+                    let any = (Deaths::Foreseen, reach.max(Reach::Indexed));
+                    let of = |class| found.get(&(size, class));
+                    Ok(match (of(class(index, reach)), of(any)) {
+                        (Some(bound), Some(any)) => RunResult {
+                            bound_us: bound.time.as_micros_f64(),
+                            future_bound_us: any.time.as_micros_f64(),
+                            bound: bound.name.to_owned(),
+                            bound_class: bound.class.to_owned(),
+                            ..run
+                        },
+                        _ => run,
+                    })
+                })
+                .collect(),
+        });
+        let sizes = sizes.collect();
         Ok(OfTrace {
             footprint_bytes: program.footprint_bytes(),
             sizes,
         })
     }
 
-    fn one(&self, program: &Program, machine: &Machine, entry: &Entry) -> Result<RunResult> {
+    /// The bounds that are wanted of each size. Where nothing is used by an index, the reach
+    /// of those that may use that on the host is none.
+    fn bounds(
+        &self,
+        program: &Program,
+        machines: &[Machine],
+        wanted: BTreeSet<(usize, Class)>,
+    ) -> BTreeMap<(usize, Class), Bound> {
+        let least = |(size, (deaths, reach)): (usize, Class)| match reach {
+            Reach::Indexed if !program.has_indexed() => (size, (deaths, Reach::Nothing)),
+            _ => (size, (deaths, reach)),
+        };
+        let classes: BTreeSet<Class> = wanted.iter().map(|&one| least(one).1).collect();
+        let prepared: BTreeMap<Class, Bounds> = classes
+            .into_par_iter()
+            .map(|(deaths, reach)| {
+                let class = (self.options.lifetimes, deaths);
+                let bounds = Bounds::reaching(program, &self.machine, class, reach);
+                ((deaths, reach), bounds)
+            })
+            .collect();
+        let distinct: BTreeSet<(usize, Class)> = wanted.iter().copied().map(least).collect();
+        let found: BTreeMap<(usize, Class), Bound> = distinct
+            .into_par_iter()
+            .filter_map(|(size, class)| {
+                let bounds = prepared.get(&class)?;
+                let bound = bounds.strongest(machines[size].memory_bytes, Effort::Full);
+                Some(((size, class), bound))
+            })
+            .collect();
+        let all = wanted.into_iter();
+        all.filter_map(|one| Some((one, *found.get(&least(one))?)))
+            .collect()
+    }
+
+    fn one(
+        &self,
+        program: &Program,
+        machine: &Machine,
+        entry: &Entry,
+    ) -> Result<(RunResult, Reach)> {
         let run = |profile: Option<&Profile>| {
             let outcome = run::run_from(program, machine, entry, self.options, profile);
             outcome.with_context(|| {
@@ -284,7 +303,8 @@ impl Grid {
         if let Some(path) = &self.timeline {
             write_timeline(path, &outcome, program, machine, entry)?;
         }
-        Ok(result(program, machine, entry, &outcome))
+        let result = result(program, machine, entry, &outcome);
+        Ok((result, outcome.reach))
     }
 }
 
@@ -328,6 +348,8 @@ fn result(program: &Program, machine: &Machine, entry: &Entry, outcome: &Outcome
         bound_class: String::new(),
         bytes_in: totals.bytes_in,
         bytes_out: totals.bytes_out,
+        host_read: totals.host_read,
+        host_written: totals.host_written,
         faults: totals.faults,
         prefetch: Prefetch {
             issued: totals.prefetch_issued,

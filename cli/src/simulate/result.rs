@@ -32,6 +32,12 @@ pub struct RunResult {
     pub bytes_in: u64,
     /// Bytes to the host.
     pub bytes_out: u64,
+    /// Bytes that launches read and wrote on the host, over the link, without moving them.
+    #[serde(default)]
+    pub host_read: u64,
+    /// See `host_read`.
+    #[serde(default)]
+    pub host_written: u64,
     /// Faults of the device, 64 KiB each.
     pub faults: u64,
     /// What became of prefetched blocks.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use oversub_sim::bound::Deaths;
+use oversub_sim::bound::{Deaths, Reach};
 use oversub_sim::policy;
 
 use super::grid::{OfSize, OfTrace};
@@ -49,13 +49,18 @@ fn table(out: &mut String, of_trace: &OfTrace, size: &OfSize, machine: &str) {
         return;
     };
     let footprint = of_trace.footprint_bytes;
-    let bounds = size.bounds.iter().map(|(deaths, bound)| {
+    let bounds = size.bounds.iter().map(|((deaths, reach), bound)| {
         let whose = match deaths {
             Deaths::Told => "that is told of deaths",
             Deaths::Foreseen => "that knows the future",
         };
+        let uses = match reach {
+            Reach::Nothing => "",
+            Reach::Indexed => " and may use on the host what is indexed",
+            Reach::Everything => " and may use anything on the host",
+        };
         let time = time(bound.time.as_micros_f64());
-        format!("{time} ({}) for a policy {whose}", bound.name)
+        format!("{time} ({}) for a policy {whose}{uses}", bound.name)
     });
     let bounds: Vec<String> = bounds.collect();
     let _ = writeln!(

@@ -20,11 +20,18 @@
 //!   must be preserved too, but memory that is given back in the end is not held to that.
 //! - After the CPU touched it, content is let in free once: the bound does not say who moved
 //!   it.
+//!
+//! Whoever may also use content of some blocks where it lies, on the host ([`Reach`]), need not
+//! move a leaf of theirs that is away to use it: what the access uses of it goes over the link, in where it
+//! needs the content, and out where it changes it. A leaf that is away at some boundary of its
+//! gap has, since, at least come in or been read there; and before, if the first use changed it,
+//! at least been written there or left. So such a gap costs what is used of a leaf at its end,
+//! and what is written of it at its beginning ([`Cell::inward`], [`Cell::outward`]).
 
 use super::Deaths;
 use super::slots::Slots;
-use crate::trace::{Access, Piece, Program, Step};
-use crate::units::{LEAVES, Leaves};
+use crate::trace::{Access, Block, Mode, Piece, Program, Step};
+use crate::units::{LEAF_PAGES, LEAVES, Leaves};
 
 /// Leaves with the same gap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -34,16 +41,58 @@ pub(super) struct Cell {
     /// A frame of these is shared by at most so many leaves that are in a gap: see
     /// [`Gaps`]. One of [`SHARES`].
     pub share: u32,
-    /// Its content dies in slot `to`: it may stay away.
-    pub tail: bool,
+    /// What goes in at the least for a leaf that is away, in pages: [`WHOLE_LEAF`] where it has
+    /// to come, none where its content dies at the end of the gap. One of [`USES`].
+    pub inward: u32,
+    /// What goes out at the least.
+    pub outward: u32,
     /// Slot of the use that begins it; 0: before the stretch.
     pub from: u32,
     /// How many leaves.
     pub leaves: u64,
 }
 
+impl Cell {
+    /// What it has in common with others that are alike once idle, wherever they began.
+    pub fn pool(&self) -> (u32, u32, u32, u32) {
+        (self.to, self.share, self.inward, self.outward)
+    }
+}
+
 /// The values that [`Cell::share`] is rounded down to.
 pub(super) const SHARES: [u32; 6] = [32, 24, 16, 8, 4, 1];
+
+/// Which blocks launches may also use on the host, over the link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Reach {
+    /// None: whatever is used moves to the device.
+    Nothing,
+    /// Those that some launch uses by an index ([`Program::is_indexed`]).
+    Indexed,
+    /// All.
+    Everything,
+}
+
+impl Reach {
+    fn includes(self, program: &Program, block: Block) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Indexed => program.is_indexed(block),
+            Self::Everything => true,
+        }
+    }
+}
+
+/// Pages of a leaf.
+pub(super) const WHOLE_LEAF: u32 = LEAF_PAGES;
+/// The values that [`Cell::inward`] and [`Cell::outward`] are rounded down to.
+const USES: [u32; 9] = [16, 12, 8, 6, 4, 3, 2, 1, 0];
+
+/// Pages of each leaf that an access uses, rounded down to one of [`USES`].
+fn uses(access: &Access) -> u32 {
+    let each = u32::from(access.pages) / access.leaves.count().max(1);
+    USES.into_iter().find(|uses| *uses <= each).unwrap_or(0)
+}
 
 /// All gaps that span a boundary of the slots.
 ///
@@ -71,6 +120,7 @@ pub(super) struct Gaps {
 struct Open {
     leaves: Leaves,
     slot: u32,
+    outward: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -79,7 +129,8 @@ struct Gap {
     from: u32,
     to: u32,
     leaves: u32,
-    tail: bool,
+    inward: u32,
+    outward: u32,
 }
 
 struct Scan {
@@ -87,6 +138,8 @@ struct Scan {
     deaths: Deaths,
     /// The last launch is over in this slot.
     slot: u32,
+    /// By block: it may be used on the host.
+    reached: Vec<bool>,
     open: Vec<Vec<Open>>,
     written: Vec<Leaves>,
     gaps: Vec<Gap>,
@@ -97,11 +150,20 @@ struct Scan {
 
 impl Gaps {
     /// Goes through the whole program once.
-    pub fn of(program: &Program, slots: &Slots, lifetimes: bool, deaths: Deaths) -> Self {
+    pub fn of(
+        program: &Program,
+        slots: &Slots,
+        lifetimes: bool,
+        deaths: Deaths,
+        reach: Reach,
+    ) -> Self {
         let mut scan = Scan {
             lifetimes,
             deaths,
             slot: 0,
+            reached: (0..program.blocks())
+                .map(|block| reach.includes(program, Block(block as u32)))
+                .collect(),
             open: vec![Vec::new(); program.blocks()],
             written: vec![Leaves::NONE; program.blocks()],
             gaps: Vec::new(),
@@ -155,8 +217,9 @@ impl Gaps {
             .map(|(gap, share)| Cell {
                 to: gap.to,
                 share,
+                inward: gap.inward,
+                outward: gap.outward,
                 from: gap.from,
-                tail: gap.tail,
                 leaves: u64::from(gap.leaves),
             })
             .collect();
@@ -217,6 +280,12 @@ impl Scan {
         if access.mode.writes() {
             self.written[index] |= access.leaves;
         }
+        let (inward, outward) = match (self.reached[index], access.mode) {
+            (false, _) => (WHOLE_LEAF, WHOLE_LEAF),
+            (true, Mode::Read) => (uses(access), 0),
+            (true, Mode::Update) => (uses(access), uses(access)),
+            (true, Mode::Overwrite) => (0, uses(access)),
+        };
         let gaps = &mut self.gaps;
         let open = &mut self.open[index];
         for part in open.iter_mut() {
@@ -227,17 +296,20 @@ impl Scan {
                     from: part.slot,
                     to: slot,
                     leaves: again.count(),
-                    tail: false,
+                    inward,
+                    outward: part.outward,
                 });
             }
             part.leaves = part.leaves.minus(access.leaves);
         }
         open.retain(|part| !part.leaves.is_empty());
-        match open.iter_mut().find(|part| part.slot == slot) {
+        let same = |part: &&mut Open| (part.slot, part.outward) == (slot, outward);
+        match open.iter_mut().find(same) {
             Some(part) => part.leaves |= access.leaves,
             None => open.push(Open {
                 leaves: access.leaves,
                 slot,
+                outward,
             }),
         }
     }
@@ -251,14 +323,17 @@ impl Scan {
                 Deaths::Foreseen => &[],
             };
             let dying = piece.leaves & self.written[index];
-            let parts = open.iter().map(|part| (part.slot, part.leaves & dying));
-            let tails = parts.filter(|(slot, leaves)| *slot < self.slot && !leaves.is_empty());
-            self.gaps.extend(tails.map(|(slot, leaves)| Gap {
+            let parts = open
+                .iter()
+                .map(|part| (part.slot, part.leaves & dying, part.outward));
+            let tails = parts.filter(|(slot, leaves, _)| *slot < self.slot && !leaves.is_empty());
+            self.gaps.extend(tails.map(|(slot, leaves, outward)| Gap {
                 block: piece.block.0,
                 from: slot,
                 to: self.slot,
                 leaves: leaves.count(),
-                tail: true,
+                inward: 0,
+                outward,
             }));
             self.written[index] = self.written[index].minus(piece.leaves);
             self.forget(index, piece.leaves);
@@ -308,14 +383,16 @@ impl Scan {
                             from: part.slot,
                             to: after,
                             leaves: preserved.count(),
-                            tail: false,
+                            // Beyond the stretch it may come at any price.
+                            inward: WHOLE_LEAF,
+                            outward: part.outward,
                         });
                     }
                 }
             }
         }
         self.gaps
-            .sort_unstable_by_key(|gap| (gap.block, gap.from, gap.to, gap.tail));
+            .sort_unstable_by_key(|gap| (gap.block, gap.from, gap.to, gap.inward));
         self.gaps
     }
 }
@@ -355,8 +432,7 @@ fn shares(gaps: &[Gap], slots: usize) -> (Vec<u32>, Vec<u32>) {
 pub(super) fn merge(cells: &mut Vec<Cell>) {
     cells.sort_unstable();
     cells.dedup_by(|next, kept| {
-        let key = |cell: &Cell| (cell.to, cell.share, cell.tail, cell.from);
-        let same = key(next) == key(kept);
+        let same = next.from == kept.from && next.pool() == kept.pool();
         if same {
             kept.leaves += next.leaves;
         }

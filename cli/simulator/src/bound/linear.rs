@@ -13,8 +13,8 @@
 use highs::{ColProblem, Row, Sense};
 
 use super::coarse::Coarse;
-use super::gaps::{Cell, Gaps};
-use super::price::{Prices, Stretch, same_pool};
+use super::gaps::{Cell, Gaps, WHOLE_LEAF};
+use super::price::{Prices, Stretch};
 use super::slots::Slots;
 use super::window::Tiling;
 
@@ -146,6 +146,8 @@ impl Transfer<'_> {
     fn add_pool(&self, problem: &mut ColProblem, pool: &[Cell], links: &[[Row; 3]], caps: &[Row]) {
         let (first, to) = (pool[0].from, pool[0].to);
         let saved = UNIT / f64::from(pool[0].share);
+        let moves =
+            [pool[0].inward, pool[0].outward].map(|pages| f64::from(pages) / f64::from(WHOLE_LEAF));
         let mut gaps = pool.iter().peekable();
         let mut idle = 0.0;
         // away[at] = away[at - 1] + out[at] - in[at], by boundary.
@@ -155,7 +157,7 @@ impl Transfer<'_> {
                 idle += gap.leaves as f64 / UNIT;
             }
             let moved = |kind, balanced: f64| {
-                let link = self.link(at, kind, links);
+                let link = self.link(at, kind, moves[kind], links);
                 link.into_iter().flatten().chain([(balance, balanced)])
             };
             problem.add_column(0.0, 0.0.., moved(1, -1.0));
@@ -167,23 +169,33 @@ impl Transfer<'_> {
             if at + 1 < to {
                 balance = problem.add_row(0.0..=0.0);
                 rows.push((balance, -1.0));
-            } else if !pool[0].tail {
-                rows.extend(self.link(to, 0, links).into_iter().flatten());
+            } else {
+                rows.extend(self.link(to, 0, moves[0], links).into_iter().flatten());
             }
             problem.add_column(0.0, 0.0..=idle, rows);
         }
     }
 
-    /// The link's rows that a unit moved in a slot counts in: 0 inward, 1 outward. None
-    /// before and after the stretch.
-    fn link(&self, slot: u32, kind: usize, links: &[[Row; 3]]) -> [Option<(Row, f64)>; 2] {
+    /// The link's rows that a unit moved in a slot, or so much of it, counts in: 0 inward, 1
+    /// outward. None before and after the stretch.
+    fn link(
+        &self,
+        slot: u32,
+        kind: usize,
+        part: f64,
+        links: &[[Row; 3]],
+    ) -> [Option<(Row, f64)>; 2] {
         let rows = (slot as usize)
             .checked_sub(1)
             .and_then(|slot| links.get(slot));
         let row = |kind: usize| {
-            let time = self.leaf[kind] * UNIT / TIME;
+            let time = self.leaf[kind] * part * UNIT / TIME;
             rows.filter(|_| time > 0.0).map(|rows| (rows[kind], time))
         };
         [row(kind), row(2)]
     }
+}
+
+fn same_pool(one: &Cell, other: &Cell) -> bool {
+    one.pool() == other.pool()
 }

@@ -4,8 +4,10 @@
 //! (lifetimes on or off, and whether deaths are foreseen or told, see `gaps`), and of what must be on the device at one instant
 //! (streaming: what an access touches; atomic: all that a launch touches). All classes keep
 //! content in one place at a time, copy out whatever leaves the device, compute nothing
-//! twice, reach nothing over the link without moving it, and hold a frame of 2 MiB for each
-//! block with anything on the device. Costs of faults and calls, launch overhead, a limited
+//! twice, and hold a frame of 2 MiB for each block with anything on the device. What they may
+//! use over the link without moving it tells classes apart as well ([`Reach`]): nothing; what
+//! some launch uses by an index; or everything. An access there takes what it uses of the link,
+//! while the launch is at it, at no more than the rate of copies. Costs of faults and calls, launch overhead, a limited
 //! host and SSDs are left out, which can only make a bound lower.
 //!
 //! | name | no iteration is shorter because | found by |
@@ -15,6 +17,11 @@
 //! | `lb1-atomic` | the same where all that a launch touches is there at once | the same |
 //! | `lb2` | and what must move within a window takes its time there | a dynamic program over tilings (`window`) |
 //! | `lb3-streaming` | and it moves into frames that others must have left, and out of them | prices (`price`) from a linear program (`linear`) |
+//!
+//! Of those that may use on the host what some launch uses by an index, `lb2` and `lb3` are
+//! `lb2-indexed` and `lb3-indexed`; of those that may use anything there, `lb2-access` and
+//! `lb3-access`. `lb1` counts what moves and is none of these. A schedule is held against the
+//! bound of the least class that its policy, and what it did, are in.
 //!
 //! `lb0 <= lb2`, and `lb3` is no less than `lb2` up to the solver's accuracy; `lb1` counts
 //! bytes over all steady iterations, so a finer `lb2` is mostly above it, but need not be.
@@ -41,6 +48,8 @@ mod window;
 use crate::machine::Machine;
 use crate::trace::Program;
 use crate::units::{BLOCK_BYTES, Nanos};
+
+pub use gaps::Reach;
 
 use gaps::Gaps;
 use rates::Rates;
@@ -71,7 +80,8 @@ pub enum Effort {
 /// A bound on the steady iteration time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bound {
-    /// Which bound it is; `lb2` also where a linear program was too large or gave no more.
+    /// Which bound it is, and of what reach; `lb2` also where a linear program was too large or
+    /// gave no more.
     pub name: &'static str,
     /// No steady iteration is shorter in the mean.
     pub time: Nanos,
@@ -100,6 +110,24 @@ const STREAMING_OFF_TOLD: &str = "lifetimes off, streaming: all schedules that m
      unused";
 const STREAMING_OFF: &str = "lifetimes off, streaming: all schedules that move content whole, at \
      any time, and preserve it until its memory is given back";
+const INDEXED_ON: &str = "lifetimes on, indexed: as streaming, and may use on the host, over \
+     the link, the allocations of which some launch uses something by an index";
+const INDEXED_TOLD: &str = "lifetimes on, indexed: as streaming where deaths are told, and \
+     may use on the host, over the link, the allocations of which some launch uses something \
+     by an index";
+const INDEXED_OFF: &str = "lifetimes off, indexed: as streaming, and may use on the host, \
+     over the link, the allocations of which some launch uses something by an index";
+const INDEXED_OFF_TOLD: &str = "lifetimes off, indexed: as streaming where deaths are told, \
+     and may use on the host, over the link, the allocations of which some launch uses \
+     something by an index";
+const ACCESS_ON: &str = "lifetimes on, access: as streaming, and may use anything on the \
+     host, over the link";
+const ACCESS_TOLD: &str = "lifetimes on, access: as streaming where deaths are told, and may \
+     use anything on the host, over the link";
+const ACCESS_OFF: &str = "lifetimes off, access: as streaming, and may use anything on the \
+     host, over the link";
+const ACCESS_OFF_TOLD: &str = "lifetimes off, access: as streaming where deaths are told, \
+     and may use anything on the host, over the link";
 const ATOMIC_ON: &str = "lifetimes on, atomic: as streaming, with all that a launch touches on \
      the device at one instant";
 const ATOMIC_OFF: &str = "lifetimes off, atomic: as streaming, with all that a launch touches on \
@@ -132,22 +160,25 @@ pub struct Bounds {
     rates: Rates,
     lifetimes: bool,
     deaths: Deaths,
+    reach: Reach,
 }
 
 impl Bounds {
-    /// Finds what the program needs, in time linear in its accesses.
+    /// Finds what the program needs, in time linear in its accesses, where all that is used
+    /// moves.
     pub fn new(program: &Program, machine: &Machine, lifetimes: bool, deaths: Deaths) -> Self {
-        Self::with_slots(program, machine, (lifetimes, deaths), SLOTS)
+        Self::reaching(program, machine, (lifetimes, deaths), Reach::Nothing)
     }
 
-    fn with_slots(
+    /// The same where some content may also be used on the host.
+    pub fn reaching(
         program: &Program,
         machine: &Machine,
         (lifetimes, deaths): (bool, Deaths),
-        slots: usize,
+        reach: Reach,
     ) -> Self {
-        let slots = Slots::cut(program, machine.rules, slots);
-        let frames = Gaps::of(program, &slots, lifetimes, deaths);
+        let slots = Slots::cut(program, machine.rules, SLOTS);
+        let frames = Gaps::of(program, &slots, lifetimes, deaths, reach);
         Self {
             leaves: frames.in_leaves(),
             frames,
@@ -155,16 +186,19 @@ impl Bounds {
             slots,
             lifetimes,
             deaths,
+            reach,
         }
     }
 
     /// The strongest bound of all, of the streaming class, which no policy of the simulator
-    /// is outside of. Of equal ones the simplest.
+    /// with the same reach is outside of. Of equal ones the simplest.
     pub fn strongest(&self, capacity_bytes: u64, effort: Effort) -> Bound {
         let (counted, tiling) = self.tile(capacity_bytes);
         let mut best = self.lb0();
-        let mut candidates = vec![self.lb1_streaming(capacity_bytes)];
-        candidates.push(self.streaming("lb2", tiling.time));
+        let mut candidates = vec![self.streaming("lb2", tiling.time)];
+        if self.reach == Reach::Nothing {
+            candidates.insert(0, self.lb1_streaming(capacity_bytes));
+        }
         if effort == Effort::Full {
             candidates.extend(self.priced(counted, &tiling, capacity_bytes));
         }
@@ -181,12 +215,13 @@ impl Bounds {
         self.streaming("lb0", self.slots.times.iter().sum())
     }
 
-    /// Least volumes that any policy moves.
+    /// Least volumes that any policy moves that uses nothing on the host.
     pub fn volume(&self, capacity_bytes: u64) -> Volume {
         self.volume_of(capacity_bytes, false)
     }
 
-    /// Compute, or the least volume of either direction, or of both under a joint cap.
+    /// Compute, or the least volume of either direction, or of both under a joint cap, where
+    /// nothing is used on the host.
     pub fn lb1_streaming(&self, capacity_bytes: u64) -> Bound {
         self.streaming("lb1-streaming", self.volume_time(capacity_bytes, false))
     }
@@ -265,13 +300,33 @@ impl Bounds {
     /// A bound of the streaming class from one on the whole stretch.
     fn streaming(&self, name: &'static str, total: u64) -> Bound {
         Bound {
-            name,
+            name: match (name, self.reach) {
+                ("lb2", Reach::Indexed) => "lb2-indexed",
+                ("lb2", Reach::Everything) => "lb2-access",
+                ("lb3-streaming", Reach::Indexed) => "lb3-indexed",
+                ("lb3-streaming", Reach::Everything) => "lb3-access",
+                _ => name,
+            },
             time: Nanos(total / self.slots.iterations as u64),
-            class: match (self.lifetimes, self.deaths) {
-                (true, Deaths::Foreseen) => STREAMING_ON,
-                (true, Deaths::Told) => STREAMING_TOLD,
-                (false, Deaths::Foreseen) => STREAMING_OFF,
-                (false, Deaths::Told) => STREAMING_OFF_TOLD,
+            class: match self.reach {
+                Reach::Nothing => match (self.lifetimes, self.deaths) {
+                    (true, Deaths::Foreseen) => STREAMING_ON,
+                    (true, Deaths::Told) => STREAMING_TOLD,
+                    (false, Deaths::Foreseen) => STREAMING_OFF,
+                    (false, Deaths::Told) => STREAMING_OFF_TOLD,
+                },
+                Reach::Indexed => match (self.lifetimes, self.deaths) {
+                    (true, Deaths::Foreseen) => INDEXED_ON,
+                    (true, Deaths::Told) => INDEXED_TOLD,
+                    (false, Deaths::Foreseen) => INDEXED_OFF,
+                    (false, Deaths::Told) => INDEXED_OFF_TOLD,
+                },
+                Reach::Everything => match (self.lifetimes, self.deaths) {
+                    (true, Deaths::Foreseen) => ACCESS_ON,
+                    (true, Deaths::Told) => ACCESS_TOLD,
+                    (false, Deaths::Foreseen) => ACCESS_OFF,
+                    (false, Deaths::Told) => ACCESS_OFF_TOLD,
+                },
             },
         }
     }

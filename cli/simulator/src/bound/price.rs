@@ -14,7 +14,7 @@
 //! of its own accuracy does not matter, and an LP over an average iteration may propose
 //! prices that are then applied to the whole stretch, gap by gap.
 
-use super::gaps::Cell;
+use super::gaps::{Cell, WHOLE_LEAF};
 use crate::units::LEAVES;
 
 /// Prices by slot (`0 ..= count + 1`) and boundary (`0 ..= count`).
@@ -94,17 +94,10 @@ impl Stretch<'_> {
             .map(|link| [link[0] * inward, link[1] * outward].map(|own| own + link[2] * joint))
             .collect();
         let mut costs = vec![0.0; count + 1];
-        for cells in self.cells.chunk_by(same_pool) {
+        for cells in self.cells.chunk_by(|one, other| one.pool() == other.pool()) {
             let first = cells.iter().map(|cell| cell.from).min().unwrap_or(0);
-            let (to, share) = (cells[0].to as usize, f64::from(cells[0].share));
-            let comes = if cells[0].tail { 0.0 } else { pay[to][0] };
-            least_costs(
-                &prices,
-                &pay,
-                first as usize..to,
-                (share, comes),
-                &mut costs,
-            );
+            let span = first as usize..cells[0].to as usize;
+            least_costs(&prices, &pay, span, &cells[0], &mut costs);
             for cell in cells {
                 add(cell.leaves as f64 * costs[cell.from as usize]);
             }
@@ -114,25 +107,24 @@ impl Stretch<'_> {
     }
 }
 
-/// Gaps that differ in their beginnings alone.
-pub(super) fn same_pool(one: &Cell, other: &Cell) -> bool {
-    (one.to, one.share, one.tail) == (other.to, other.share, other.tail)
-}
-
-/// The least cost of a gap that ends in slot `span.end`, by the slot in which it begins; `comes`
-/// is what coming in at its end costs.
+/// The least cost of a gap like `cell` that ends in slot `span.end`, by the slot in which it
+/// begins.
 fn least_costs(
     prices: &Prices,
     pay: &[[f64; 2]],
     span: std::ops::Range<usize>,
-    (share, comes): (f64, f64),
+    cell: &Cell,
     costs: &mut [f64],
 ) {
+    let end = span.end;
+    let share = f64::from(cell.share);
+    let of_leaf = |pages: u32| f64::from(pages) / f64::from(WHOLE_LEAF);
+    let [use_in, use_out] = [cell.inward, cell.outward].map(of_leaf);
     // From the boundary at hand to the end: while it is there, while it is away.
-    let (mut there, mut away) = (0.0f64, comes);
+    let (mut there, mut away) = (0.0f64, use_in * pay[end][0]);
     for boundary in span.rev() {
         away -= prices.frame[boundary] / share;
-        let [inward, outward] = pay[boundary];
+        let [inward, outward] = [use_in * pay[boundary][0], use_out * pay[boundary][1]];
         let stays = there.min(outward + away);
         costs[boundary] = stays;
         away = away.min(inward + there);

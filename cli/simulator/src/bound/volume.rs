@@ -27,7 +27,7 @@ pub(super) fn least(slots: &Slots, gaps: &Gaps, frames: u64, atomic: bool) -> (u
         leaves: cell.leaves,
     };
     // A tail away never comes in.
-    let uses = gaps.cells.iter().filter(|cell| !cell.tail).map(span);
+    let uses = gaps.cells.iter().filter(|cell| cell.inward > 0).map(span);
     let inward = sweep(count, held, limits.as_deref(), uses);
     let backward = gaps.cells.iter().map(span).map(|span| Span {
         from: count + 1 - span.to,

@@ -12,18 +12,22 @@
 //! What the frames hold: of the gaps across a boundary, weighted by `1 / share`, at least
 //! (frames wanted - frames there are) must be away; that those of the window are away costs
 //! one leaf per leaf, and the others are away for nothing. The least cost is a fractional
-//! knapsack, whose dual says: for every `theta`, a leaf of share `s` counts
-//! `min(1, theta / s)`, and `theta` times (frames there are + weight beyond the frames
-//! wanted) is held. The best of the shares as `theta` is taken. Counted in leaves all shares are 32,
+//! knapsack, whose dual says: for every `theta`, a leaf of share `s` of which `u` must move
+//! counts `min(u, theta / s)`, and `theta` times (frames there are + weight beyond the frames
+//! wanted) is held. The best of all `u s` as `theta` is taken. Counted in leaves all shares are 32,
 //! there is no weight beyond, and `theta` = 32 is the best: 32 leaves are held to a frame.
 
-use super::gaps::{Cell, Gaps, SHARES};
+use std::collections::BTreeSet;
+
+use super::gaps::{Cell, Gaps, SHARES, WHOLE_LEAF};
 use super::rates::Rates;
 use super::slots::Slots;
 use crate::units::LEAVES;
 
-/// Leaves are counted in so many parts: all weights are whole numbers.
+/// Frames are counted in so many parts: all weights are whole numbers.
 const PARTS: u64 = 96;
+/// And leaves in so many.
+const LEAF_PARTS: u64 = PARTS * WHOLE_LEAF as u64;
 
 /// The best tiling of the whole stretch.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,12 +47,9 @@ pub(super) fn tile(slots: &Slots, gaps: &Gaps, rates: &Rates, frames: u64) -> Ti
         ending[cells[0].to as usize] = cells;
     }
     let excess = excess(gaps, count);
-    let shares = SHARES.into_iter().filter(|share| {
-        let whole = *share == LEAVES;
-        whole || gaps.cells.iter().any(|cell| cell.share <= *share)
-    });
-    let mut sides: Vec<Sides> = shares
-        .map(|theta| Sides::new(u64::from(theta), frames, gaps, &excess))
+    let mut sides: Vec<Sides> = thetas(gaps)
+        .into_iter()
+        .map(|theta| Sides::new(theta, frames, gaps, &excess))
         .collect();
     let mut best = vec![0u64; count + 1];
     let mut begin = vec![0usize; count + 1];
@@ -62,7 +63,7 @@ pub(super) fn tile(slots: &Slots, gaps: &Gaps, rates: &Rates, frames: u64) -> Ti
             let mut time = before[j] - before[i];
             for side in &mut sides {
                 let (inward, outward) = side.window(i);
-                time = time.max(rates.least(inward / PARTS, outward / PARTS));
+                time = time.max(rates.least(inward / LEAF_PARTS, outward / LEAF_PARTS));
             }
             if best[i] + time >= best[j] {
                 best[j] = best[i] + time;
@@ -83,8 +84,25 @@ pub(super) fn tile(slots: &Slots, gaps: &Gaps, rates: &Rates, frames: u64) -> Ti
     }
 }
 
+/// The `theta` to try, in pages. Where whole leaves move, the shares.
+fn thetas(gaps: &Gaps) -> BTreeSet<u64> {
+    let mut thetas = BTreeSet::from([u64::from(LEAVES * WHOLE_LEAF)]);
+    let shares = SHARES.into_iter();
+    let finest = gaps.cells.iter().map(|cell| cell.share).min();
+    let used = shares.filter(|share| finest.is_some_and(|finest| finest <= *share));
+    thetas.extend(used.map(|share| u64::from(share * WHOLE_LEAF)));
+    for cell in &gaps.cells {
+        for pages in [cell.inward, cell.outward] {
+            thetas.insert(u64::from(cell.share * pages));
+        }
+    }
+    thetas.remove(&0);
+    thetas
+}
+
 /// What must move in each window that ends at one boundary, for one `theta`.
 struct Sides {
+    /// In pages.
     theta: u64,
     /// What the frames hold across each boundary, in parts of leaves.
     held: Vec<u64>,
@@ -105,7 +123,7 @@ impl Sides {
         let count = excess.len() - 1;
         let mut begins = vec![0; count + 2];
         for cell in &gaps.cells {
-            begins[cell.from as usize] += weight(theta, cell);
+            begins[cell.from as usize] += weight(theta, cell, cell.outward);
         }
         let held = |excess: &u64| theta * (frames * PARTS + excess);
         let mut leaving = vec![0; count + 2];
@@ -128,10 +146,9 @@ impl Sides {
         self.outward = 0;
         let mut since = vec![0; j];
         for cell in ending {
-            let weight = weight(self.theta, cell);
-            self.leaving[cell.from as usize] -= weight;
-            // What dies in the window need not be there.
-            since[cell.from as usize] += if cell.tail { 0 } else { weight };
+            self.leaving[cell.from as usize] -= weight(self.theta, cell, cell.outward);
+            // What dies in the window need not be there: it counts nothing.
+            since[cell.from as usize] += weight(self.theta, cell, cell.inward);
         }
         // A gap from slot `a` comes from before every window that begins at `a` or later.
         let mut from_before = 0;
@@ -169,7 +186,8 @@ fn excess(gaps: &Gaps, count: usize) -> Vec<u64> {
     over.collect()
 }
 
-fn weight(theta: u64, cell: &Cell) -> u64 {
+/// What a cell counts, in parts of leaves, where so many pages of each leaf must move.
+fn weight(theta: u64, cell: &Cell, pages: u32) -> u64 {
     let share = u64::from(cell.share);
-    cell.leaves * PARTS * theta.min(share) / share
+    cell.leaves * PARTS * theta.min(share * u64::from(pages)) / share
 }

@@ -37,6 +37,9 @@ pub struct Machine {
     pub link_out: Rate,
     /// Cap on the sum of both directions, where there is one.
     pub link_total: Option<Rate>,
+    /// Rate of the device's own accesses to the host's memory, percent of the rate of copies in
+    /// the same direction.
+    pub access_percent: u32,
     /// Cost of one prefetch, evict or discard call, before its transfer starts.
     pub call: Nanos,
     /// Cost of serving one fault batch, without its transfers.

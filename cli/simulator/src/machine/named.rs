@@ -22,6 +22,12 @@ const FAULT_LEAVES: u32 = 32;
 const CALL: Nanos = Nanos::from_micros(5);
 /// `uvm_perf_prefetch_threshold` (uvm_perf_prefetch.c).
 const DENSITY: u32 = 51;
+/// What the device's own accesses to the host's memory reach of the rate of copies, percent:
+/// requests of a whole 128 B line nearly fill PCIe (EMOGI, VLDB 2021, abstract). Each comes with
+/// some 26 B of framing and headers (PCIe 3.0: 154 B on the link for 128), a copy's with as much
+/// for 256 B: (128 / 154) / (256 / 282) is 0.92. Single sectors of 32 B would reach 0.61 of it;
+/// traces count in whole pages of 4 KiB, which are read line by line.
+const ACCESS_PERCENT: u32 = 90;
 /// Launches that the driver queues before a launch call blocks (CUDA: 1,022 and more).
 const LAUNCH_QUEUE: u32 = 1_022;
 
@@ -107,6 +113,7 @@ impl Named {
             link_in: Rate(self.link_in),
             link_out: Rate(self.link_out),
             link_total: self.link_total.map(Rate),
+            access_percent: ACCESS_PERCENT,
             call: if g10 { Nanos(0) } else { CALL },
             fault: if g10 { Nanos(0) } else { FAULT },
             fault_block: Nanos(0),

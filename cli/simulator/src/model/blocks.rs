@@ -61,6 +61,8 @@ pub(super) struct BlockState {
     pub queued_in: bool,
     /// An eviction of it waits in the queue.
     pub queued_out: bool,
+    /// Launches use on the host what lies there of it.
+    pub stays: bool,
     /// Its evicted content lies on the SSD.
     pub on_ssd: bool,
     /// Prefetched bytes that no launch has used yet.

@@ -52,6 +52,7 @@ pub(super) trait State: std::fmt::Debug {
     fn wake(&mut self, at: Nanos);
     fn density(&mut self, on: bool);
     fn drop_unwritten(&mut self);
+    fn leave_on_host(&mut self, block: Block, stays: bool);
     fn bring_back(&mut self);
 }
 
@@ -141,6 +142,10 @@ impl State for Model<'_> {
 
     fn drop_unwritten(&mut self) {
         self.drops_unwritten = true;
+    }
+
+    fn leave_on_host(&mut self, block: Block, stays: bool) {
+        self.stay(block, stays);
     }
 
     fn bring_back(&mut self) {
@@ -289,6 +294,15 @@ impl<'a> Desk<'a> {
     pub fn discard(&mut self, pieces: &[Piece]) {
         for piece in pieces {
             self.model.drop_content(*piece);
+        }
+    }
+
+    /// From now on launches use on the host what lies there of these blocks, over the link and
+    /// without a fault; or, not any more. What is on the device stays there until it is evicted.
+    /// The `g10` machine's rules do not have it.
+    pub fn use_on_host(&mut self, blocks: &[Block], on_host: bool) {
+        for block in blocks {
+            self.model.leave_on_host(*block, on_host);
         }
     }
 

@@ -121,6 +121,10 @@ impl Run<'_, '_, '_> {
                 self.model.now = at;
                 self.miss(block);
             }
+            Some((at, Next::OnHost(index))) => {
+                self.model.now = at;
+                self.use_on_host(index);
+            }
             Some((at, Next::End)) => {
                 self.model.now = at;
                 self.end();
@@ -145,7 +149,7 @@ impl Run<'_, '_, '_> {
     /// The next moment at which something other than the kernel happens.
     fn moment(&self) -> Nanos {
         let model = &self.model;
-        let mut at = model.lane_in.end().min(model.lane_out.end());
+        let mut at = model.lane_in.moment().min(model.lane_out.moment());
         at = at.min(model.artifact.moment());
         if let Some(until) = self.service.until {
             at = at.min(until);
@@ -275,6 +279,16 @@ impl Run<'_, '_, '_> {
         }
     }
 
+    /// The running launch uses something on the host.
+    fn use_on_host(&mut self, index: usize) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        let access = self.model.program.accesses(kernel.launch)[index];
+        let until = self.model.use_on_host(&access);
+        kernel.uses_on_host_until(until);
+    }
+
     /// The running launch misses something: it waits for what is under way, or faults.
     fn miss(&mut self, block: Block) {
         let now = self.model.now;
@@ -324,6 +338,7 @@ impl Run<'_, '_, '_> {
             let accesses = self.model.program.accesses(kernel.launch);
             match kernel.advance(&mut self.model, accesses, now) {
                 Some((_, Next::Miss(block))) => self.miss(block),
+                Some((_, Next::OnHost(index))) => self.use_on_host(index),
                 Some((_, Next::End)) => self.end(),
                 None => {}
             }
@@ -337,6 +352,8 @@ impl Run<'_, '_, '_> {
         if self.model.machine.rules == Rules::G10 {
             self.model.artifact_transfers();
         }
+        self.model.lane_in.forget_accesses(now);
+        self.model.lane_out.forget_accesses(now);
         if self.model.lane_out.end() <= now
             && let Some(current) = self.model.lane_out.current.take()
         {

@@ -4,6 +4,7 @@
 //! before it have of all its leaves. A missing one stops it (fraction model,
 //! facts of the field: a kernel's warps soon all wait for the same fault batch).
 
+use crate::timeline::Stall;
 use crate::trace::{Access, Block, Launch};
 use crate::units::{Leaves, Nanos};
 
@@ -21,6 +22,8 @@ pub(super) struct Kernel {
     next: usize,
     done_leaves: u64,
     all_leaves: u64,
+    /// Until when its last access lasts, where that was on the host.
+    on_host_until: Nanos,
     /// Since when it waits, and for what.
     pub wait: Option<(Nanos, Wait)>,
 }
@@ -39,6 +42,8 @@ pub(super) enum Wait {
 pub(super) enum Next {
     /// It misses parts of a block.
     Miss(Block),
+    /// It uses parts of a block on the host: which access that is.
+    OnHost(usize),
     /// It is over.
     End,
 }
@@ -54,6 +59,7 @@ impl Kernel {
             next: 0,
             done_leaves: 0,
             all_leaves: leaves,
+            on_host_until: Nanos(0),
             wait: None,
         }
     }
@@ -78,6 +84,11 @@ impl Kernel {
         self.anchor + Nanos((share / u128::from(self.all_leaves)) as u64)
     }
 
+    /// Its last access is on the host and lasts so long.
+    pub fn uses_on_host_until(&mut self, until: Nanos) {
+        self.on_host_until = until;
+    }
+
     /// Runs until `until`, or until something becomes of it. Touches what it comes by.
     pub fn advance(
         &mut self,
@@ -89,34 +100,71 @@ impl Kernel {
             return None;
         }
         while let Some(access) = accesses.get(self.next) {
-            let due = self.due();
-            if due > until {
-                return None;
-            }
-            if !model.touch(access) {
+            let due = self.at(model, until)?;
+            let touched = model.touch(access);
+            if touched == Touched::Missing {
                 return Some((due, Next::Miss(access.block)));
             }
             self.next += 1;
             self.done_leaves += u64::from(access.leaves.count());
+            if touched == Touched::OnHost {
+                return Some((due, Next::OnHost(self.next - 1)));
+            }
         }
-        let end = self.anchor + self.time;
-        (end <= until).then_some((end, Next::End))
+        let end = self.at(model, until)?;
+        Some((end, Next::End))
+    }
+
+    /// When the next access is due, or the launch over, if that is by `until`: not before its
+    /// last access has ended.
+    fn at(&mut self, model: &mut Model<'_>, until: Nanos) -> Option<Nanos> {
+        let due = self.due();
+        let at = due.max(self.on_host_until);
+        if at > until {
+            return None;
+        }
+        if at > due {
+            self.anchor += at - due;
+            model.totals.stall += at - due;
+            if let Some(timeline) = &mut model.timeline {
+                timeline.stall(Stall::OnHost, due, at);
+            }
+        }
+        Some(at)
     }
 }
 
+/// What a launch finds where it touches parts of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Touched {
+    /// All of them are on the device.
+    There,
+    /// Some of them are to be used on the host.
+    OnHost,
+    /// Some of them are missing.
+    Missing,
+}
+
 impl Model<'_> {
-    /// A launch touches parts of a block; false where some of them are missing.
-    fn touch(&mut self, access: &Access) -> bool {
-        let state = self.blocks.get_mut(access.block);
-        if !state.device.covers(access.leaves) {
-            return false;
+    /// A launch touches parts of a block. Where they are on the device it uses them.
+    fn touch(&mut self, access: &Access) -> Touched {
+        let there = self.lacks(access.block, access.leaves).is_empty();
+        if !there && self.under_way(access.block) {
+            return Touched::Missing;
         }
-        if state.unused > 0 {
+        let state = self.blocks.get_mut(access.block);
+        if !there && !state.stays {
+            return Touched::Missing;
+        }
+        if state.unused > 0 && !(state.device & access.leaves).is_empty() {
             let bytes = u64::from(std::mem::take(&mut state.unused));
             self.totals.prefetch_useful += bytes;
         }
+        if !there {
+            return Touched::OnHost;
+        }
         self.use_content(access);
-        true
+        Touched::There
     }
 
     /// A launch or the CPU reads or writes content.

@@ -65,6 +65,18 @@ pub(super) struct Current {
     rate: u64,
 }
 
+impl Current {
+    /// The rate at which it moves.
+    pub fn rate(&self) -> Rate {
+        Rate(self.rate)
+    }
+
+    /// It stands still for so long.
+    pub fn hold_up(&mut self, time: Nanos) {
+        self.end += time;
+    }
+}
+
 /// One direction.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -73,6 +85,8 @@ pub(super) struct Lane {
     pub orders: VecDeque<Order>,
     pub current: Option<Current>,
     pub queued_bytes: u64,
+    /// The device's own accesses take it, until when and at what rate, with nothing else moving.
+    pub accesses: Option<(Nanos, Rate)>,
     /// It had work but no share of the joint rate.
     waiting: bool,
 }
@@ -85,7 +99,26 @@ impl Lane {
             orders: VecDeque::new(),
             current: None,
             queued_bytes: 0,
+            accesses: None,
             waiting: false,
+        }
+    }
+
+    /// Whether a transfer can begin.
+    pub fn is_free(&self) -> bool {
+        self.current.is_none() && self.accesses.is_none()
+    }
+
+    /// When something becomes of it next.
+    pub fn moment(&self) -> Nanos {
+        let accesses = self.accesses.map_or(Nanos::NEVER, |(end, _)| end);
+        accesses.min(self.end())
+    }
+
+    /// Accesses that have ended by now take it no longer.
+    pub fn forget_accesses(&mut self, now: Nanos) {
+        if self.accesses.is_some_and(|(end, _)| end <= now) {
+            self.accesses = None;
         }
     }
 
@@ -101,7 +134,8 @@ impl Lane {
             return Some(self.rate);
         };
         let half = total.0 / 2;
-        let others = other.current.map_or(0, |current| current.rate);
+        let accesses = other.accesses.map_or(0, |(_, rate)| rate.0);
+        let others = other.current.map_or(accesses, |current| current.rate);
         let fair = if other.waiting { half } else { total.0 };
         let rate = self.rate.0.min(fair).min(total.0.saturating_sub(others));
         self.waiting = rate < half.min(self.rate.0);

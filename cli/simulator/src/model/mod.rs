@@ -4,7 +4,7 @@
 //! Discrete events in integer time. [`Model`] owns the state and the two directions of the
 //! link and is what a policy acts on, through [`Desk`]; `drive` owns the order of events;
 //! `kernel` the progress of the running launch; `service` the driver's fault handling;
-//! `transfers` what moves over the link;
+//! `transfers` what moves over the link; `on_host` what launches use on the host;
 //! `host` the program's own thread. The rules are nvidia-uvm's (open-gpu-kernel-modules
 //! 580, `uvm_gpu_replayable_faults.c`, `uvm_va_block.c`, `uvm_pmm_gpu.c`,
 //! `uvm_perf_prefetch.c`), at the granularity of 2 MiB blocks with 64 KiB leaves.
@@ -16,6 +16,7 @@ mod g10;
 mod host;
 mod kernel;
 mod lane;
+mod on_host;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -69,6 +70,12 @@ pub struct Totals {
     pub prefetch_late: u64,
     /// Brought and evicted or lost unused.
     pub prefetch_wasted: u64,
+    /// Bytes that launches read on the host, over the link; not in `bytes_in`.
+    pub host_read: u64,
+    /// Bytes that launches wrote there; not in `bytes_out`.
+    pub host_written: u64,
+    /// Bytes used there of blocks that no launch uses by an index.
+    pub host_unindexed: u64,
 }
 
 impl Totals {
@@ -98,6 +105,9 @@ impl Totals {
             prefetch_useful: f(self.prefetch_useful, other.prefetch_useful),
             prefetch_late: f(self.prefetch_late, other.prefetch_late),
             prefetch_wasted: f(self.prefetch_wasted, other.prefetch_wasted),
+            host_read: f(self.host_read, other.host_read),
+            host_written: f(self.host_written, other.host_written),
+            host_unindexed: f(self.host_unindexed, other.host_unindexed),
         }
     }
 }
@@ -205,6 +215,7 @@ impl<'p> Model<'p> {
             let state = self.blocks.get_mut(piece.block);
             let host = state.on_host().bytes();
             state.allocated = false;
+            state.stays = false;
             state.populated = Leaves::NONE;
             state.device = Leaves::NONE;
             state.alive = Leaves::NONE;

@@ -47,14 +47,14 @@ impl Service {
         let missing = ahead
             .iter()
             .take(window)
-            .filter(|access| !model.lacks(access.block, access.leaves).is_empty())
+            .filter(|access| !model.faults_on(access).is_empty())
             .count()
             .max(1) as u32;
         let share = (left / missing).max(1);
         self.batch.clear();
         self.at = 0;
         for access in ahead.iter().take(window) {
-            let wanted = model.lacks(access.block, access.leaves);
+            let wanted = model.faults_on(access);
             let listed = self.batch.iter().any(|(block, _)| *block == access.block);
             if wanted.is_empty() || listed || model.under_way(access.block) {
                 continue;

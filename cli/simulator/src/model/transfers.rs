@@ -26,7 +26,7 @@ impl Model<'_> {
     }
 
     pub(super) fn pump_out(&mut self) -> bool {
-        if self.lane_out.current.is_some() {
+        if !self.lane_out.is_free() {
             return false;
         }
         if let Some(transfer) = self.lane_out.urgent.front().copied() {
@@ -149,7 +149,7 @@ impl Model<'_> {
     }
 
     pub(super) fn pump_in(&mut self, victim: &mut dyn FnMut(&mut Self) -> Option<Block>) -> bool {
-        if self.lane_in.current.is_some() {
+        if !self.lane_in.is_free() {
             return false;
         }
         let total = self.machine.link_total;

@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use super::oracle::{Executor, Plan, Uses, When, plan};
 use super::{Entry, Make, named};
-use crate::bound::{Bounds, Deaths, Effort};
+use crate::bound::{Bounds, Deaths, Effort, Reach};
 use crate::class::{AnyPolicy, Future};
 use crate::machine::Machine;
 use crate::model::play;
@@ -130,7 +130,9 @@ fn own(machine: &Machine, future: Future<'_>, uses: &Rc<Uses>) -> (Executor, Nan
 /// What no schedule can be far below: the bound on the steady iterations together, and half
 /// a percent more.
 fn floor(machine: &Machine, future: Future<'_>) -> Nanos {
-    let bounds = Bounds::new(future.program, machine, future.lifetimes, Deaths::Foreseen);
+    // A rival may do what we do not.
+    let class = (future.lifetimes, Deaths::Foreseen);
+    let bounds = Bounds::reaching(future.program, machine, class, Reach::Indexed);
     let bound = bounds.strongest(machine.memory_bytes, Effort::Quick).time;
     let together = bound.0 * future.program.steady().len() as u64;
     Nanos(together + together / 200)

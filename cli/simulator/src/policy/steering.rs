@@ -17,7 +17,7 @@ use crate::class::{
     LifetimeNotice, LifetimePolicy, Seq, Ticket,
 };
 use crate::explain::{Ask, Explanation, Watch};
-use crate::machine::Machine;
+use crate::machine::{Machine, Rules};
 use crate::model::Room;
 use crate::timeline::Plan;
 use crate::trace::{Block, Piece};
@@ -78,6 +78,7 @@ impl Steering {
     pub fn new(machine: &Machine, kind: PolicyKind) -> Self {
         let mut config = Config::new(kind, Bytes(machine.memory_bytes.max(64 * BLOCK_BYTES)));
         config.link_bytes_per_us = machine.link_in.0 as f64 / 1e6;
+        config.use_on_host = machine.rules == Rules::Uvm;
         let engine = match Engine::new(config.clone()) {
             Ok(engine) => engine,
             Err(error) => unreachable!("a default configuration is valid: {error}"),
@@ -255,7 +256,9 @@ impl Steering {
                 self.moved(desk.now(), range);
                 let event = match (bytes, by) {
                     (0, _) => Event::Populated { range },
-                    (_, Arrival::Fault) => moved(range, Direction::In, Cause::Fault),
+                    (_, Arrival::Fault) => {
+                        moved(Range { bytes, ..range }, Direction::In, Cause::Fault)
+                    }
                     (_, Arrival::Prefetch) => moved(range, Direction::In, Cause::Call),
                 };
                 self.step(desk, &event);
@@ -317,9 +320,9 @@ impl Steering {
                 let whole: Vec<Piece> = whole.collect();
                 desk.populate(&whole, Room::Take)
             }
-            // Its accesses are of whole blocks, of which there is no sparse use.
             Operation::UseOnHost | Operation::LetMigrate => {
-                self.step(desk, &Event::Refused { queue, id });
+                desk.use_on_host(&blocks, command.operation == Operation::UseOnHost);
+                self.step(desk, &Event::Completed { queue, id });
                 return;
             }
             Operation::Discard => {
@@ -385,6 +388,10 @@ impl LifetimePolicy for Steering {
             table_bytes: self.table_bytes,
             nanos_per_event: self.clock.as_ref().and_then(Clock::median),
         })
+    }
+
+    fn uses_on_host(&self) -> bool {
+        self.config.use_on_host && self.config.policy == PolicyKind::Foresight
     }
 
     fn measure(&mut self) {

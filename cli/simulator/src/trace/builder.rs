@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::indexed::{Indexed, Thinner};
 use super::intern::Interner;
 use super::program::{Block, Kind, Launch, LaunchInfo, Piece, Program, Span, Step};
 use super::touches::Touches;
@@ -134,6 +135,9 @@ pub struct LaunchSpec<'a> {
     pub writes: &'a [Region],
     /// Pointer arguments; none: the starts of `reads`, then of `writes`.
     pub pointers: Option<&'a [u64]>,
+    /// How much of the blocks that it touches by an index it uses; none: all regions are used
+    /// from end to end.
+    pub indexed: Option<Indexed>,
 }
 
 impl<'a> LaunchSpec<'a> {
@@ -153,6 +157,7 @@ impl<'a> LaunchSpec<'a> {
             reads,
             writes,
             pointers: None,
+            indexed: None,
         }
     }
 }
@@ -183,7 +188,11 @@ pub struct ProgramBuilder {
     steps: Vec<Step>,
     iteration_starts: Vec<u32>,
     lifetimes: bool,
+    /// By block: in an allocation of which something is used by an index.
+    indexed: Vec<bool>,
+    thinned: Vec<Block>,
     touches: Touches,
+    thinner: Thinner,
     scratch: Vec<u64>,
 }
 
@@ -216,7 +225,10 @@ impl ProgramBuilder {
             steps: Vec::new(),
             iteration_starts: Vec::new(),
             lifetimes: false,
+            indexed: Vec::new(),
+            thinned: Vec::new(),
             touches: Touches::default(),
+            thinner: Thinner::default(),
             scratch: Vec::new(),
         }
     }
@@ -255,6 +267,7 @@ impl ProgramBuilder {
                 self.addresses.push(number * BLOCK_BYTES);
                 self.allocated.push(0);
                 self.populated.push(false);
+                self.indexed.push(false);
             }
             self.allocated[block.index()] += 1;
         }
@@ -332,7 +345,7 @@ impl ProgramBuilder {
         if self.launches.len() >= self.limits.launches {
             return Err(too_many("launches", self.limits.launches));
         }
-        let accesses = self.touched(spec.reads, spec.writes)?;
+        let accesses = self.touched(spec.reads, spec.writes, spec.indexed)?;
         let pointers = match spec.pointers {
             Some(pointers) => pointers,
             None => {
@@ -368,7 +381,7 @@ impl ProgramBuilder {
 
     /// The CPU touched managed memory.
     pub fn host(&mut self, reads: &[Region], writes: &[Region]) -> Result<(), BuildError> {
-        let accesses = self.touched(reads, writes)?;
+        let accesses = self.touched(reads, writes, None)?;
         self.step(Step::Host(accesses))
     }
 
@@ -411,6 +424,7 @@ impl ProgramBuilder {
             steps: self.steps,
             iterations,
             lifetimes: self.lifetimes,
+            indexed: self.indexed,
         }
     }
 
@@ -446,7 +460,12 @@ impl ProgramBuilder {
         Ok(number)
     }
 
-    fn touched(&mut self, reads: &[Region], writes: &[Region]) -> Result<Span, BuildError> {
+    fn touched(
+        &mut self,
+        reads: &[Region],
+        writes: &[Region],
+        indexed: Option<Indexed>,
+    ) -> Result<Span, BuildError> {
         if reads.len() + writes.len() > self.limits.ranges {
             return Err(too_many("regions in one launch", self.limits.ranges));
         }
@@ -478,7 +497,34 @@ impl ProgramBuilder {
             guess = block.index() + 1;
             Ok(block)
         })?;
-        for access in accesses {
+        if let Some(indexed) = indexed {
+            let (parts, allocations) = (&self.parts, &self.allocations);
+            let is_part = |region: Region| {
+                let end = Some(&region.end());
+                parts.get(&region.address) == end || allocations.get(&region.address) == end
+            };
+            let regions = reads.iter().chain(writes).copied();
+            let thinned = &mut self.thinned;
+            self.thinner
+                .thin(accesses, regions, is_part, addresses, indexed, thinned);
+            for block in self.thinned.drain(..) {
+                if self.indexed[block.index()] {
+                    continue;
+                }
+                let last = addresses[block.index()] + BLOCK_BYTES - 1;
+                let found = allocations.range(..=last).next_back();
+                let whole = found.map(|(&address, &end)| Region {
+                    address,
+                    bytes: end - address,
+                });
+                for (number, _) in whole.into_iter().flat_map(Region::parts) {
+                    if let Some(block) = numbers.get(&number) {
+                        self.indexed[block.index()] = true;
+                    }
+                }
+            }
+        }
+        for access in &*accesses {
             if !std::mem::replace(&mut self.populated[access.block.index()], true) {
                 self.populated_now += 1;
             }

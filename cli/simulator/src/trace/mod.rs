@@ -2,6 +2,7 @@
 
 mod builder;
 pub mod families;
+mod indexed;
 mod intern;
 mod program;
 mod random;
@@ -9,6 +10,7 @@ mod reader;
 mod touches;
 
 pub use builder::{BuildError, LaunchSpec, Limits, ProgramBuilder};
+pub use indexed::Indexed;
 pub use program::{Access, Block, Kind, Launch, LaunchInfo, Mode, Piece, Program, Span, Step};
 pub use random::Random;
 pub use reader::{LINE_BYTES, Problem, TraceError, read, read_from};

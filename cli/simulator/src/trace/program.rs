@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::Random;
-use crate::units::{BLOCK_BYTES, Leaves, Nanos, Region};
+use crate::units::{BLOCK_BYTES, LEAF_PAGES, Leaves, Nanos, PAGE_BYTES, Region};
 
 /// A block of the program, numbered from 0 in the order in which memory was obtained.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -63,6 +63,29 @@ pub struct Access {
     pub leaves: Leaves,
     /// What for.
     pub mode: Mode,
+    /// How much of these parts is used, in pages of 4 KiB: what goes over the link where it is
+    /// used on the host.
+    pub pages: u16,
+}
+
+impl Access {
+    /// One that uses these parts from end to end.
+    pub fn whole(block: Block, leaves: Leaves, mode: Mode) -> Self {
+        Self {
+            block,
+            leaves,
+            mode,
+            pages: (leaves.count() * LEAF_PAGES) as u16,
+        }
+    }
+
+    /// Bytes of `part` of the leaves that are used, as if spread evenly over all of them;
+    /// rounded up to pages.
+    pub fn used_bytes(&self, part: Leaves) -> u64 {
+        let part = u64::from((part & self.leaves).count());
+        let all = u64::from(self.leaves.count()).max(1);
+        (u64::from(self.pages) * part).div_ceil(all) * PAGE_BYTES
+    }
 }
 
 /// A part of one block.
@@ -153,6 +176,8 @@ pub struct Program {
     pub(super) steps: Vec<Step>,
     pub(super) iterations: Vec<Range<u32>>,
     pub(super) lifetimes: bool,
+    /// By block: some launch uses something of its allocation by an index.
+    pub(super) indexed: Vec<bool>,
 }
 
 impl Program {
@@ -169,6 +194,17 @@ impl Program {
     /// Whether the trace tells which parts the framework's allocator handed out.
     pub fn has_lifetimes(&self) -> bool {
         self.lifetimes
+    }
+
+    /// Some launch uses something of the block's allocation by an index: rows of a table, pages
+    /// of a cache.
+    pub fn is_indexed(&self, block: Block) -> bool {
+        self.indexed[block.index()]
+    }
+
+    /// There are such blocks.
+    pub fn has_indexed(&self) -> bool {
+        self.indexed.contains(&true)
     }
 
     /// How many blocks were ever obtained.

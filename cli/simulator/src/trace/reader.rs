@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::builder::{BuildError, LaunchSpec, ProgramBuilder};
+use super::indexed::Indexed;
 use super::program::{Kind, Program};
 use crate::units::{Nanos, Region};
 
@@ -265,6 +266,8 @@ struct Kernel<'a> {
     #[serde(default)]
     p: Option<Vec<u64>>,
     #[serde(default)]
+    sp: Option<(u64, u64)>,
+    #[serde(default)]
     sync: u64,
     #[serde(default)]
     v: u64,
@@ -367,6 +370,7 @@ impl Events {
             reads: &self.reads,
             writes: &self.writes,
             pointers: event.p.as_deref(),
+            indexed: event.sp.map(|(pages, leaves)| Indexed { pages, leaves }),
         })?;
         self.launches += 1;
         Ok(())

@@ -40,7 +40,7 @@ impl Touches {
         reads: &[Region],
         writes: &[Region],
         mut number: impl FnMut(u64) -> Result<Block, E>,
-    ) -> Result<&[Access], E> {
+    ) -> Result<&mut [Access], E> {
         self.clear();
         for region in reads {
             self.walk(*region, &mut number, |entry, leaves| entry.read |= leaves)?;
@@ -61,15 +61,11 @@ impl Touches {
             ];
             for (leaves, mode) in parts {
                 if !leaves.is_empty() {
-                    self.accesses.push(Access {
-                        block: entry.block,
-                        leaves,
-                        mode,
-                    });
+                    self.accesses.push(Access::whole(entry.block, leaves, mode));
                 }
             }
         }
-        Ok(&self.accesses)
+        Ok(&mut self.accesses)
     }
 
     fn clear(&mut self) {

@@ -231,6 +231,12 @@ impl World {
             };
             let overlap =
                 range.end().min(id.address() + BLOCK_BYTES) - range.address.max(id.address());
+            if self.use_on_host && direction == Direction::In && cause == Cause::Call {
+                let allocation = self.memory.allocation_at(id.address());
+                if let Some(address) = allocation.map(|found| found.range.address) {
+                    self.visits.fetched(address);
+                }
+            }
             if direction == Direction::In && matches!(cause, Cause::Fault | Cause::Density) {
                 self.visited(slot, overlap);
             }

@@ -11,8 +11,10 @@ use std::collections::BTreeMap;
 
 use crate::units::{BLOCK_BYTES, Micros};
 
-/// Visits from which it can be told, and one in so many blocks of the device where that is
-/// more.
+/// Visits from which it can be told where they lie over a turn of the program or more: they
+/// then show all that it does with those blocks.
+const VISITS_IN_TURN: u64 = 16;
+/// Otherwise, and one in so many blocks of the device where that is more.
 const VISITS: u64 = 64;
 const VISITS_SHARE: u64 = 4;
 /// Launches over which they must lie.
@@ -35,6 +37,8 @@ pub(crate) enum Stay {
 pub(crate) struct Visit {
     count: u64,
     bytes: u64,
+    /// Blocks that commands brought meanwhile.
+    fetched: u64,
     /// Oldest launch that was not over, and the time, when the count began.
     since: (u64, Micros),
     /// How many times the evidence is wanted after a disappointment.
@@ -43,22 +47,19 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// Microseconds that a launch took while they were counted.
-    fn launch_us(&self, floor: u64, now: Micros) -> f64 {
-        let launches = floor.saturating_sub(self.since.0).max(1);
-        now.0.saturating_sub(self.since.1.0) as f64 / launches as f64
+    /// Begins to count anew.
+    fn clear(&mut self) {
+        (self.count, self.bytes, self.fetched) = (0, 0, 0);
     }
 }
 
-/// An allocation that had better stay on the host.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// Allocations that had better stay on the host.
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Sparse {
-    /// Its start.
-    pub address: u64,
-    /// What a launch takes as it is, microseconds.
-    pub launch_us: f64,
-    /// Launches over which that was seen.
-    pub launches: u64,
+    /// Their starts.
+    pub addresses: Vec<u64>,
+    /// Oldest launch that was not over, and the time, when the first count began.
+    pub since: (u64, Micros),
 }
 
 /// The counts.
@@ -86,34 +87,52 @@ impl Visits {
         }
         visit.count += u64::from(arrives);
         visit.bytes += bytes;
-        self.looked_for |= visit.count >= VISITS;
+        self.looked_for |= visit.count >= VISITS_IN_TURN;
     }
 
-    /// An allocation whose visits are short of half of their blocks, if there is one. Others of
-    /// which as much was seen begin anew.
-    pub(crate) fn sparse(&mut self, capacity: u64, floor: u64, now: Micros) -> Option<Sparse> {
+    /// A command brought a block of the allocation.
+    pub(crate) fn fetched(&mut self, address: u64) {
+        if let Some(visit) = self.by_allocation.get_mut(&address) {
+            visit.fetched += 1;
+        }
+    }
+
+    /// The allocations whose visits are short of half of their blocks, and more than what is
+    /// brought ahead. Others of which as much was seen begin anew. `turn`: the launches after
+    /// which the program repeats itself, where it does.
+    pub(crate) fn sparse(
+        &mut self,
+        capacity: u64,
+        floor: u64,
+        turn: Option<u64>,
+    ) -> Option<Sparse> {
         if !std::mem::take(&mut self.looked_for) {
             return None;
         }
-        let enough = VISITS.max(capacity / VISITS_SHARE);
+        let mut found: Option<Sparse> = None;
         for (&address, visit) in &mut self.by_allocation {
             let launches = floor.saturating_sub(visit.since.0);
+            let enough = match turn {
+                Some(turn) if launches >= turn => VISITS_IN_TURN,
+                _ => VISITS.max(capacity / VISITS_SHARE),
+            };
             let wanted = enough.saturating_mul(visit.doubt.max(1));
             if visit.stay != Stay::Migrates || visit.count < wanted || launches < LAUNCHES {
                 continue;
             }
-            let sparse = visit.bytes * 2 < visit.count * BLOCK_BYTES;
-            let launch_us = visit.launch_us(floor, now);
-            (visit.count, visit.bytes) = (0, 0);
+            let sparse = visit.bytes * 2 < visit.count * BLOCK_BYTES && visit.count > visit.fetched;
+            visit.clear();
             if sparse {
-                return Some(Sparse {
-                    address,
-                    launch_us,
-                    launches,
+                let since = visit.since;
+                let found = found.get_or_insert(Sparse {
+                    addresses: Vec::new(),
+                    since,
                 });
+                found.addresses.push(address);
+                found.since = found.since.min(since);
             }
         }
-        None
+        found
     }
 
     /// It is treated so from now on. Whoever goes back to migrating wants more evidence the
@@ -124,7 +143,7 @@ impl Visits {
             visit.doubt = visit.doubt.max(1).saturating_mul(4);
         }
         visit.stay = stay;
-        (visit.count, visit.bytes) = (0, 0);
+        visit.clear();
     }
 
     /// The driver does not do so.
@@ -175,34 +194,54 @@ mod tests {
         }
     }
 
+    fn found() -> Option<Sparse> {
+        Some(Sparse {
+            addresses: vec![TABLE],
+            since: (0, Micros(0)),
+        })
+    }
+
     #[test]
     fn short_visits_to_little_of_a_block_tell_that_it_had_better_stay() {
         let mut visits = Visits::default();
         seen(&mut visits, 64, 3 * GRANULE);
-        let found = visits.sparse(256, 6, Micros(6000));
-        let expected = Sparse {
-            address: TABLE,
-            launch_us: 1000.0,
-            launches: 6,
-        };
-        assert_eq!(found, Some(expected));
+        assert_eq!(visits.sparse(256, 6, None), found());
         visits.set(TABLE, Stay::Stays);
         seen(&mut visits, 64, 3 * GRANULE);
-        assert_eq!(visits.sparse(256, 12, Micros(12_000)), None, "it does");
+        assert_eq!(visits.sparse(256, 12, None), None, "it does");
     }
 
     #[test]
     fn whole_blocks_and_few_visits_tell_nothing() {
         let mut visits = Visits::default();
         seen(&mut visits, 640, BLOCK_BYTES);
-        assert_eq!(visits.sparse(256, 64, Micros(64_000)), None);
+        assert_eq!(visits.sparse(256, 64, Some(10)), None);
         let mut visits = Visits::default();
         seen(&mut visits, 63, GRANULE);
-        assert_eq!(visits.sparse(256, 64, Micros(64_000)), None, "too few");
+        assert_eq!(visits.sparse(256, 64, None), None, "too few");
         let mut visits = Visits::default();
         seen(&mut visits, 64, GRANULE);
-        let large = visits.sparse(1 << 20, 64, Micros(64_000));
+        let large = visits.sparse(1 << 20, 64, None);
         assert_eq!(large, None, "a small share of a large device");
+    }
+
+    #[test]
+    fn a_turn_of_the_program_tells_with_fewer_visits() {
+        let mut visits = Visits::default();
+        seen(&mut visits, 16, GRANULE);
+        assert_eq!(visits.sparse(1 << 20, 6, Some(7)), None, "not a whole turn");
+        visits.came(TABLE, GRANULE, true, 6, Micros(6000));
+        assert_eq!(visits.sparse(1 << 20, 6, Some(6)), found());
+    }
+
+    #[test]
+    fn what_is_mostly_brought_ahead_is_no_matter_of_faults() {
+        let mut visits = Visits::default();
+        seen(&mut visits, 64, GRANULE);
+        for _ in 0..64 {
+            visits.fetched(TABLE);
+        }
+        assert_eq!(visits.sparse(256, 6, Some(6)), None);
     }
 
     #[test]
@@ -211,8 +250,8 @@ mod tests {
         visits.set(TABLE, Stay::Stays);
         visits.set(TABLE, Stay::Migrates);
         seen(&mut visits, 255, GRANULE);
-        assert_eq!(visits.sparse(256, 26, Micros(26_000)), None);
+        assert_eq!(visits.sparse(256, 26, None), None);
         visits.came(TABLE, GRANULE, true, 26, Micros(26_000));
-        assert!(visits.sparse(256, 26, Micros(26_000)).is_some());
+        assert!(visits.sparse(256, 26, None).is_some());
     }
 }

@@ -229,7 +229,7 @@ proptest! {
         let program = case.program();
         let machine = test_machine();
         let slots = Slots::cut(&program, machine.rules, 64);
-        let gaps = Gaps::of(&program, &slots, case.lifetimes, case.deaths);
+        let gaps = Gaps::of(&program, &slots, case.lifetimes, case.deaths, Reach::Nothing);
         let count = slots.len();
         let mut prices = Prices::free(count);
         prices.frame.copy_from_slice(&frame[..=count]);

@@ -63,11 +63,7 @@ fn equal_access_sets_are_the_same_set_whatever_lies_between() {
     let program = builder.finish();
     assert_eq!(program.access_set(first), program.access_set(again));
     assert_ne!(program.access_set(first), program.access_set(other));
-    let read = |block| Access {
-        block: Block(block),
-        leaves: Leaves::ALL,
-        mode: Mode::Read,
-    };
+    let read = |block| Access::whole(Block(block), Leaves::ALL, Mode::Read);
     assert_eq!(program.accesses(first), [read(0), read(1)]);
 }
 

@@ -23,10 +23,27 @@ use crate::world::World;
 use crate::world::block::Residency;
 use crate::world::visits::{Sparse, Stay};
 
-/// An allocation that stays on the host on trial.
+/// Marks of progress kept at most, and how many in a turn of the program.
+const MARKS: usize = 64;
+const MARKS_IN_TURN: u64 = 16;
+/// Launches by which time is marked where the program does not repeat itself.
+const STRIDE: u64 = 16;
+/// Launches take longer only if they do by more than this: what they do is not quite the same in
+/// each turn.
+const NOISE: f64 = 1.05;
+/// Turns of the program that frames are given to settle, and that are compared.
+const SETTLE: u64 = 2;
+
+/// Allocations that stay on the host on trial.
 #[derive(Debug)]
 struct Trial {
-    found: Sparse,
+    addresses: Vec<u64>,
+    /// What a launch took before, microseconds.
+    before_us: f64,
+    /// Launches over which that was seen.
+    launches: u64,
+    /// Oldest launch that was not over when it began.
+    begun: u64,
     /// Oldest launch that was not over, and the time, once the frames were settled.
     since: Option<(u64, Micros)>,
 }
@@ -37,6 +54,8 @@ pub(crate) struct OnHost {
     /// Blocks of which a part is on the device, to be fetched whole.
     partly: VecDeque<BlockId>,
     trial: Option<Trial>,
+    /// Oldest launch that was not over, by time.
+    marks: VecDeque<(u64, Micros)>,
 }
 
 impl OnHost {
@@ -54,16 +73,49 @@ impl OnHost {
         if let Some(address) = world.visits.first_renewed() {
             self.let_migrate(now, address, Reason::Renewed, world, stats, commands);
         }
+        self.mark(now, world);
         self.fetch_rest(now, world, stats, commands);
         match &self.trial {
             Some(_) => self.judge(now, world, stats, commands),
             None => {
-                let floor = world.floor();
-                if let Some(found) = world.visits.sparse(world.capacity, floor, now) {
+                let (floor, turn) = (world.floor(), world.history.lag());
+                if let Some(found) = world.visits.sparse(world.capacity, floor, turn) {
                     self.stay(now, found, world, stats, commands);
                 }
             }
         }
+    }
+
+    fn mark(&mut self, now: Micros, world: &World) {
+        let floor = world.floor();
+        let stride = world
+            .history
+            .lag()
+            .map_or(STRIDE, |turn| turn / MARKS_IN_TURN);
+        let last = self.marks.back();
+        if last.is_none_or(|(last, _)| floor >= last + stride.max(1)) {
+            self.marks.push_back((floor, now));
+            if self.marks.len() > MARKS {
+                self.marks.pop_front();
+            }
+        }
+    }
+
+    /// Launches over which it is known what they took before now, and what each took,
+    /// microseconds: the last turn of the program, or since the evidence began.
+    fn before(&self, now: Micros, since: (u64, Micros), world: &World) -> (u64, f64) {
+        let floor = world.floor();
+        let turn = world.history.lag();
+        let turn = turn.and_then(|turn| {
+            let mut marks = self.marks.iter().rev();
+            marks.find(|(at, _)| at + turn <= floor)
+        });
+        let (begun, at) = turn.copied().unwrap_or(since);
+        let launches = floor.saturating_sub(begun).max(1);
+        (
+            launches,
+            now.0.saturating_sub(at.0) as f64 / launches as f64,
+        )
     }
 
     fn stay(
@@ -74,16 +126,25 @@ impl OnHost {
         stats: &mut Stats,
         commands: &mut Vec<Command>,
     ) {
-        world.visits.set(found.address, Stay::Stays);
-        for slot in slots_of(world, found.address) {
-            let operation = Operation::UseOnHost;
-            world.order(now, operation, slot, Reason::Sparse, stats, commands);
-            let block = world.blocks.get(slot);
-            if is_partly_there(block) {
-                self.partly.push_back(block.id);
+        let (launches, before_us) = self.before(now, found.since, world);
+        for &address in &found.addresses {
+            world.visits.set(address, Stay::Stays);
+            for slot in slots_of(world, address) {
+                let operation = Operation::UseOnHost;
+                world.order(now, operation, slot, Reason::Sparse, stats, commands);
+                let block = world.blocks.get(slot);
+                if is_partly_there(block) {
+                    self.partly.push_back(block.id);
+                }
             }
         }
-        self.trial = Some(Trial { found, since: None });
+        self.trial = Some(Trial {
+            addresses: found.addresses,
+            before_us,
+            launches,
+            begun: world.floor(),
+            since: None,
+        });
     }
 
     fn fetch_rest(
@@ -125,25 +186,24 @@ impl OnHost {
         };
         let floor = world.floor();
         let Some((began, since)) = trial.since else {
-            if self.partly.is_empty() && world.orders.bytes(Queue::In) == 0 {
+            let late = floor.saturating_sub(trial.begun) >= SETTLE * trial.launches;
+            if late || self.partly.is_empty() && world.orders.bytes(Queue::In) == 0 {
                 trial.since = Some((floor, now));
             }
             return;
         };
         let launches = floor.saturating_sub(began);
-        if launches < trial.found.launches {
+        if launches < trial.launches {
             return;
         }
         let launch_us = now.0.saturating_sub(since.0) as f64 / launches as f64;
-        let Sparse {
-            address,
-            launch_us: before_us,
-            ..
-        } = trial.found;
-        self.trial = None;
-        if launch_us > before_us {
-            self.let_migrate(now, address, Reason::Slower, world, stats, commands);
+        let slower = launch_us > trial.before_us * NOISE;
+        if let Some(trial) = self.trial.take_if(|_| slower) {
+            for address in trial.addresses {
+                self.let_migrate(now, address, Reason::Slower, world, stats, commands);
+            }
         }
+        self.trial = None;
     }
 
     fn let_migrate(
@@ -161,9 +221,8 @@ impl OnHost {
                 world.order(now, Operation::LetMigrate, slot, reason, stats, commands);
             }
         }
-        let of_it = |trial: &Trial| trial.found.address == address;
-        if self.trial.as_ref().is_some_and(of_it) {
-            self.trial = None;
+        if let Some(trial) = &mut self.trial {
+            trial.addresses.retain(|&other| other != address);
         }
     }
 }

@@ -1,0 +1,214 @@
+//! Indexed accesses: which of a launch's blocks are used sparsely, and how much of each.
+//!
+//! A trace lists an indexed access (rows of a table, neighbours in a graph, pages of a cache) as
+//! the 2 MiB blocks touched, and says for the launch how many 4 KiB and 64 KiB pages would hold
+//! what is used ([`Indexed`]); it says neither which regions of the launch those are, nor where
+//! the pages lie. What is read out of that, so that at no place less is used than the trace says:
+//!
+//! - Indexed are the regions that are runs of whole blocks and not just one part that the
+//!   allocator handed out (a dense operand is), except blocks that another region shares. A
+//!   table of which every block is touched so counts as dense.
+//! - All pages of the launch are spread over these blocks alone, evenly. Where they would not
+//!   fit, the blocks are used whole.
+//! - A page of 4 KiB counts whole, though a row may be a few sectors of it.
+//! - The same leaves are used each time (fewer of them by a launch that uses less), as hot rows,
+//!   hubs and pages of a cache are. That favours whoever migrates leaves.
+
+use super::program::{Access, Block, Mode};
+use crate::units::{BLOCK_BYTES, LEAF_PAGES, LEAVES, Leaves, Region};
+
+/// How much a launch's indexed accesses use of the blocks that they are listed with (trace
+/// format, `sp`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Indexed {
+    /// Pages of 4 KiB that hold it.
+    pub pages: u64,
+    /// Leaves of 64 KiB that hold it.
+    pub leaves: u64,
+}
+
+/// Scratch space, reused from launch to launch.
+#[derive(Default)]
+pub(super) struct Thinner {
+    /// Blocks of runs, by address over 2 MiB, ends exclusive.
+    runs: Vec<(u64, u64)>,
+    /// Blocks of all other regions.
+    others: Vec<(u64, u64)>,
+    /// Accesses to be thinned, by index.
+    chosen: Vec<usize>,
+}
+
+impl Thinner {
+    /// Leaves of a launch's accesses what its indexed ones use. `is_part` tells a region that
+    /// the allocator, or the driver, handed out as one; `addresses` are the blocks'. Appends
+    /// the blocks of which less is used for it.
+    pub fn thin(
+        &mut self,
+        accesses: &mut [Access],
+        regions: impl Iterator<Item = Region>,
+        is_part: impl Fn(Region) -> bool,
+        addresses: &[u64],
+        indexed: Indexed,
+        thinned: &mut Vec<Block>,
+    ) {
+        self.runs.clear();
+        self.others.clear();
+        for region in regions.filter(|region| region.bytes > 0) {
+            let whole = (region.address | region.bytes).is_multiple_of(BLOCK_BYTES);
+            let first = region.address / BLOCK_BYTES;
+            let end = (region.end() - 1) / BLOCK_BYTES + 1;
+            if whole && !is_part(region) {
+                self.runs.push((first, end));
+            } else {
+                self.others.push((first, end));
+            }
+        }
+        merge(&mut self.runs);
+        merge(&mut self.others);
+        self.chosen.clear();
+        for (index, access) in accesses.iter().enumerate() {
+            let number = addresses[access.block.index()] / BLOCK_BYTES;
+            let whole = access.leaves == Leaves::ALL && access.mode != Mode::Overwrite;
+            if whole && holds(&self.runs, number) && !holds(&self.others, number) {
+                self.chosen.push(index);
+            }
+        }
+        let count = self.chosen.len() as u64;
+        let leaves = indexed.leaves.max(count);
+        let pages = indexed.pages.max(leaves);
+        for (at, index) in self.chosen.iter().enumerate() {
+            let share = |all: u64, most: u32| {
+                let (at, all) = (at as u128, u128::from(all));
+                let count = u128::from(count);
+                // Of so many parts the shares add up to all.
+                let share = all * (at + 1) / count - all * at / count;
+                share.clamp(1, u128::from(most)) as u32
+            };
+            let access = &mut accesses[*index];
+            let whole = *access;
+            let leaves = share(leaves, LEAVES);
+            access.leaves = first_of(access.block.0, leaves);
+            access.pages = share(pages, leaves * LEAF_PAGES).max(leaves) as u16;
+            if *access != whole {
+                thinned.push(access.block);
+            }
+        }
+    }
+}
+
+/// Sorts ranges and joins those that touch.
+fn merge(ranges: &mut Vec<(u64, u64)>) {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let joins = next.0 <= last.1;
+        if joins {
+            last.1 = last.1.max(next.1);
+        }
+        joins
+    });
+}
+
+fn holds(ranges: &[(u64, u64)], number: u64) -> bool {
+    let after = ranges.partition_point(|(first, _)| *first <= number);
+    after > 0 && number < ranges[after - 1].1
+}
+
+/// The first so many leaves of a block in its own order: a step through its leaves that is odd,
+/// so that it comes by all of them.
+fn first_of(block: u32, count: u32) -> Leaves {
+    // Fibonacci hashing: the high bits depend on all bits of the number.
+    let mixed = u64::from(block).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    let (start, step) = (mixed as u32, (mixed >> 8) as u32 | 1);
+    let mut leaves = 0;
+    for at in 0..count {
+        leaves |= 1 << (start.wrapping_add(step.wrapping_mul(at)) % LEAVES);
+    }
+    Leaves(leaves)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: u64 = 1000;
+
+    /// Six blocks of which the last is shared with a dense region, and a dense part behind.
+    fn thinned(indexed: Indexed) -> Vec<Access> {
+        let at = |block: u64, bytes: u64| Region {
+            address: (FIRST + block) * BLOCK_BYTES,
+            bytes,
+        };
+        let part = at(6, 2 * BLOCK_BYTES);
+        let runs = [at(0, 3 * BLOCK_BYTES), at(3, 3 * BLOCK_BYTES)];
+        let regions = [runs[0], runs[1], at(5, 4096), part];
+        let addresses: Vec<u64> = (0..8).map(|block| at(block, 0).address).collect();
+        let mut accesses: Vec<Access> = (0..8)
+            .map(|block| Access::whole(Block(block), Leaves::ALL, Mode::Read))
+            .collect();
+        let mut thinned = Vec::new();
+        Thinner::default().thin(
+            &mut accesses,
+            regions.into_iter(),
+            |region| region == part,
+            &addresses,
+            indexed,
+            &mut thinned,
+        );
+        let thin = accesses.iter().filter(|access| access.pages < 512);
+        assert!(thin.map(|access| access.block).eq(thinned));
+        accesses
+    }
+
+    fn used(accesses: &[Access]) -> Vec<(u32, u16)> {
+        let each = accesses.iter();
+        each.map(|access| (access.leaves.count(), access.pages))
+            .collect()
+    }
+
+    #[test]
+    fn whole_blocks_that_are_no_part_of_their_own_are_used_as_far_as_the_launch_says() {
+        let accesses = thinned(Indexed {
+            pages: 23,
+            leaves: 12,
+        });
+        let used = used(&accesses);
+        let (leaves, pages) = used[..5].iter().fold((0, 0), |(leaves, pages), one| {
+            (leaves + one.0, pages + u32::from(one.1))
+        });
+        assert_eq!((leaves, pages), (12, 23));
+        assert_eq!(used[5..], [(32, 512); 3], "dense, or shared with dense");
+    }
+
+    #[test]
+    fn a_launch_that_uses_less_uses_some_of_the_same_leaves() {
+        let many = thinned(Indexed {
+            pages: 200,
+            leaves: 60,
+        });
+        let few = thinned(Indexed {
+            pages: 5,
+            leaves: 5,
+        });
+        for (many, few) in many.iter().zip(&few) {
+            assert!(many.leaves.covers(few.leaves));
+        }
+        assert_eq!(used(&few)[..5], [(1, 1); 5]);
+    }
+
+    #[test]
+    fn what_is_used_nearly_whole_is_used_whole() {
+        let accesses = thinned(Indexed {
+            pages: 512 * 6,
+            leaves: 32 * 6,
+        });
+        assert_eq!(used(&accesses), [(32, 512); 8]);
+    }
+
+    #[test]
+    fn the_order_of_a_block_comes_by_all_leaves() {
+        for block in 0..1000 {
+            assert_eq!(first_of(block, LEAVES), Leaves::ALL);
+            assert_eq!(first_of(block, 7).count(), 7);
+        }
+    }
+}
