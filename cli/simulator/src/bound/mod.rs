@@ -111,15 +111,14 @@ const STREAMING_OFF_TOLD: &str = "lifetimes off, streaming: all schedules that m
 const STREAMING_OFF: &str = "lifetimes off, streaming: all schedules that move content whole, at \
      any time, and preserve it until its memory is given back";
 const INDEXED_ON: &str = "lifetimes on, indexed: as streaming, and may use on the host, over \
-     the link, the allocations of which some launch uses something by an index";
+     the link, the blocks that some launch uses by an index";
 const INDEXED_TOLD: &str = "lifetimes on, indexed: as streaming where deaths are told, and \
-     may use on the host, over the link, the allocations of which some launch uses something \
-     by an index";
+     may use on the host, over the link, the blocks that some launch uses by an index";
 const INDEXED_OFF: &str = "lifetimes off, indexed: as streaming, and may use on the host, \
-     over the link, the allocations of which some launch uses something by an index";
+     over the link, the blocks that some launch uses by an index";
 const INDEXED_OFF_TOLD: &str = "lifetimes off, indexed: as streaming where deaths are told, \
-     and may use on the host, over the link, the allocations of which some launch uses \
-     something by an index";
+     and may use on the host, over the link, the blocks that some launch uses \
+     by an index";
 const ACCESS_ON: &str = "lifetimes on, access: as streaming, and may use anything on the \
      host, over the link";
 const ACCESS_TOLD: &str = "lifetimes on, access: as streaming where deaths are told, and may \

@@ -90,6 +90,94 @@ fn a_fault_without_a_free_frame_evicts_then_fetches() {
     assert_eq!(totals.bytes_out, 7 * BLOCK_BYTES);
 }
 
+/// Leaves the third block on the host, from the first iteration on.
+fn third_on_host(notice: FutureNotice<'_>, desk: &mut Desk<'_>) {
+    if matches!(notice, FutureNotice::Starting(launch) if launch.0 == 0) {
+        desk.use_on_host(&[Block(2)], true);
+    }
+}
+
+#[test]
+fn what_is_used_on_the_host_takes_no_fault_and_no_frame_but_the_link() {
+    let machine = Machine {
+        access_percent: 50,
+        ..machine(2)
+    };
+    let (times, totals) = times(&sweep(3, 3), &machine, third_on_host);
+    // Its 100 us of compute pass while its 200 us go over the link, both ways at once.
+    let first = 2 * (100 + 45) + 200;
+    assert_eq!(times, [first, 400, 400]);
+    assert_eq!((totals.bytes_in, totals.bytes_out), (0, 0));
+    // At first there is nothing to read.
+    assert_eq!(totals.host_read, 2 * BLOCK_BYTES);
+    assert_eq!(totals.host_written, 3 * BLOCK_BYTES);
+    assert_eq!(totals.host_unindexed, 3 * BLOCK_BYTES);
+    assert_eq!(
+        (totals.faults, totals.stall),
+        (64, Nanos::from_micros(90 + 300))
+    );
+}
+
+#[test]
+fn under_a_joint_cap_reads_and_writes_on_the_host_take_turns() {
+    let mut machine = Machine {
+        access_percent: 100,
+        ..machine(2)
+    };
+    machine.link_total = Some(Rate(machine.link_in.0 * 3 / 4));
+    let (times, _) = times(&sweep(3, 3), &machine, third_on_host);
+    // At three quarters of the rate: 133.3 us each way.
+    assert_eq!(times[1..], [200 + 266, 200 + 266]);
+}
+
+#[test]
+fn what_moves_is_held_up_by_accesses_in_its_direction() {
+    let program = sweep(4, 2);
+    let (times, totals) = times(&program, &machine(3), |notice, desk| match notice {
+        FutureNotice::Starting(launch) if launch.0 == 0 => {
+            desk.use_on_host(&[Block(0)], true);
+        }
+        FutureNotice::Finished(launch) if launch.0 == 0 => {
+            desk.evict(&[Block(3)]);
+        }
+        FutureNotice::Starting(launch) if launch.0 == 1 => {
+            desk.prefetch(&[Block(3)], Room::Wait);
+        }
+        _ => {}
+    });
+    // The eviction stands still while the first block is written, 111 us; then the last block
+    // comes back, and the launch has waited for it.
+    assert_eq!(times[1], (5 + 111 + 100) + (5 + 100) + 100);
+    assert_eq!(
+        (totals.bytes_in, totals.bytes_out),
+        (BLOCK_BYTES, BLOCK_BYTES)
+    );
+}
+
+#[test]
+fn memory_that_was_given_back_and_taken_again_migrates() {
+    let mut builder = ProgramBuilder::new("again");
+    let one = [Region {
+        address: BASE,
+        bytes: BLOCK_BYTES,
+    }];
+    for iteration in 0..2 {
+        builder.alloc(BASE, BLOCK_BYTES).unwrap();
+        builder.iteration(iteration).unwrap();
+        let spec = LaunchSpec::kernel("one", Nanos::from_micros(100), &one, &one);
+        builder.launch(spec).unwrap();
+        builder.free(BASE).unwrap();
+    }
+    let program = builder.finish();
+    let (_, totals) = times(&program, &machine(2), |notice, desk| {
+        if matches!(notice, FutureNotice::Starting(launch) if launch.0 == 0) {
+            desk.use_on_host(&[Block(0)], true);
+        }
+    });
+    assert_eq!(totals.host_written, BLOCK_BYTES);
+    assert_eq!(totals.faults, 32);
+}
+
 #[test]
 fn a_launch_waits_for_what_is_under_way_instead_of_faulting() {
     let program = sweep(3, 2);

@@ -188,7 +188,7 @@ pub struct ProgramBuilder {
     steps: Vec<Step>,
     iteration_starts: Vec<u32>,
     lifetimes: bool,
-    /// By block: in an allocation of which something is used by an index.
+    /// By block: some launch uses less than all of it, by an index.
     indexed: Vec<bool>,
     thinned: Vec<Block>,
     touches: Touches,
@@ -508,20 +508,7 @@ impl ProgramBuilder {
             self.thinner
                 .thin(accesses, regions, is_part, addresses, indexed, thinned);
             for block in self.thinned.drain(..) {
-                if self.indexed[block.index()] {
-                    continue;
-                }
-                let last = addresses[block.index()] + BLOCK_BYTES - 1;
-                let found = allocations.range(..=last).next_back();
-                let whole = found.map(|(&address, &end)| Region {
-                    address,
-                    bytes: end - address,
-                });
-                for (number, _) in whole.into_iter().flat_map(Region::parts) {
-                    if let Some(block) = numbers.get(&number) {
-                        self.indexed[block.index()] = true;
-                    }
-                }
+                self.indexed[block.index()] = true;
             }
         }
         for access in &*accesses {

@@ -11,8 +11,10 @@
 //! - All pages of the launch are spread over these blocks alone, evenly. Where they would not
 //!   fit, the blocks are used whole.
 //! - A page of 4 KiB counts whole, though a row may be a few sectors of it.
-//! - The same leaves are used each time (fewer of them by a launch that uses less), as hot rows,
-//!   hubs and pages of a cache are. That favours whoever migrates leaves.
+//! - The same leaves are read each time (fewer of them by a launch that uses less), as hot rows,
+//!   hubs and pages of a cache are. That favours whoever migrates leaves. A launch that changes as
+//!   much of a block as was read of it last changes what was read: gradients of rows. Otherwise it
+//!   changes the leaves next to those changed last: a cache that is filled.
 
 use super::program::{Access, Block, Mode};
 use crate::units::{BLOCK_BYTES, LEAF_PAGES, LEAVES, Leaves, Region};
@@ -36,6 +38,8 @@ pub(super) struct Thinner {
     others: Vec<(u64, u64)>,
     /// Accesses to be thinned, by index.
     chosen: Vec<usize>,
+    /// By block: how many leaves were read last, and where changes go on, in the block's order.
+    blocks: Vec<(u32, u32)>,
 }
 
 impl Thinner {
@@ -87,7 +91,19 @@ impl Thinner {
             let access = &mut accesses[*index];
             let whole = *access;
             let leaves = share(leaves, LEAVES);
-            access.leaves = first_of(access.block.0, leaves);
+            let block = access.block.index();
+            if self.blocks.len() <= block {
+                self.blocks.resize(block + 1, (0, 0));
+            }
+            let (read, next) = &mut self.blocks[block];
+            let mut start = 0;
+            if access.mode == Mode::Read {
+                *read = leaves;
+            } else if *read != leaves {
+                start = *next;
+                *next = (start + leaves) % LEAVES;
+            }
+            access.leaves = some_of(access.block.0, start, leaves);
             access.pages = share(pages, leaves * LEAF_PAGES).max(leaves) as u16;
             if *access != whole {
                 thinned.push(access.block);
@@ -113,14 +129,14 @@ fn holds(ranges: &[(u64, u64)], number: u64) -> bool {
     after > 0 && number < ranges[after - 1].1
 }
 
-/// The first so many leaves of a block in its own order: a step through its leaves that is odd,
-/// so that it comes by all of them.
-fn first_of(block: u32, count: u32) -> Leaves {
+/// So many leaves of a block from place `first` of its own order on: a step through its leaves
+/// that is odd, so that it comes by all of them.
+fn some_of(block: u32, first: u32, count: u32) -> Leaves {
     // Fibonacci hashing: the high bits depend on all bits of the number.
     let mixed = u64::from(block).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let (start, step) = (mixed as u32, (mixed >> 8) as u32 | 1);
     let mut leaves = 0;
-    for at in 0..count {
+    for at in first..first + count {
         leaves |= 1 << (start.wrapping_add(step.wrapping_mul(at)) % LEAVES);
     }
     Leaves(leaves)
@@ -196,6 +212,32 @@ mod tests {
     }
 
     #[test]
+    fn changes_of_as_much_as_was_read_are_to_that_and_others_go_on_where_the_last_ended() {
+        let region = Region {
+            address: FIRST * BLOCK_BYTES,
+            bytes: BLOCK_BYTES,
+        };
+        let mut thinner = Thinner::default();
+        let mut leaves = |mode, leaves| {
+            let mut accesses = [Access::whole(Block(0), Leaves::ALL, mode)];
+            let indexed = Indexed {
+                pages: leaves,
+                leaves,
+            };
+            let addresses = [region.address];
+            let regions = std::iter::once(region);
+            let thinned = &mut Vec::new();
+            thinner.thin(&mut accesses, regions, |_| false, &addresses, indexed, thinned);
+            accesses[0].leaves
+        };
+        let read = leaves(Mode::Read, 8);
+        assert_eq!(leaves(Mode::Update, 8), read);
+        let filled = (0..8).map(|_| leaves(Mode::Update, 4));
+        let filled = filled.fold(Leaves::NONE, |all, some| all | some);
+        assert_eq!(filled, Leaves::ALL);
+    }
+
+    #[test]
     fn what_is_used_nearly_whole_is_used_whole() {
         let accesses = thinned(Indexed {
             pages: 512 * 6,
@@ -207,8 +249,10 @@ mod tests {
     #[test]
     fn the_order_of_a_block_comes_by_all_leaves() {
         for block in 0..1000 {
-            assert_eq!(first_of(block, LEAVES), Leaves::ALL);
-            assert_eq!(first_of(block, 7).count(), 7);
+            assert_eq!(some_of(block, 0, LEAVES), Leaves::ALL);
+            assert_eq!(some_of(block, 0, 7).count(), 7);
+            let halves = some_of(block, 0, 16) | some_of(block, 16, 16);
+            assert_eq!(halves, Leaves::ALL);
         }
     }
 }

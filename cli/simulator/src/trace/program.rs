@@ -176,7 +176,7 @@ pub struct Program {
     pub(super) steps: Vec<Step>,
     pub(super) iterations: Vec<Range<u32>>,
     pub(super) lifetimes: bool,
-    /// By block: some launch uses something of its allocation by an index.
+    /// By block: some launch uses less than all of it, by an index.
     pub(super) indexed: Vec<bool>,
 }
 
@@ -196,8 +196,8 @@ impl Program {
         self.lifetimes
     }
 
-    /// Some launch uses something of the block's allocation by an index: rows of a table, pages
-    /// of a cache.
+    /// Some launch uses less than all of the block, by an index: rows of a table, pages of a
+    /// cache.
     pub fn is_indexed(&self, block: Block) -> bool {
         self.indexed[block.index()]
     }

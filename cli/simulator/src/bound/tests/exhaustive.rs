@@ -18,6 +18,8 @@ use super::*;
 struct Use {
     block: u8,
     overwrites: bool,
+    /// It reads it only.
+    reads: bool,
     fills: bool,
     dies: Option<u8>,
     ticks: u8,
@@ -30,13 +32,15 @@ struct Case {
     frames: u32,
     lifetimes: bool,
     deaths: Deaths,
+    reach: Reach,
 }
 
 fn case() -> impl Strategy<Value = Case> {
     let dies = prop_oneof![3 => Just(None), 2 => (0u8..4).prop_map(Some)];
-    let one = (0u8..4, 0u8..5, dies, 0u8..3).prop_map(|(block, kind, dies, ticks)| Use {
+    let one = (0u8..4, 0u8..7, dies, 0u8..3).prop_map(|(block, kind, dies, ticks)| Use {
         block,
-        overwrites: kind >= 3,
+        overwrites: kind == 3 || kind == 4,
+        reads: kind >= 5,
         fills: kind == 4,
         dies,
         ticks,
@@ -44,12 +48,14 @@ fn case() -> impl Strategy<Value = Case> {
     let deaths = prop_oneof![Just(Deaths::Foreseen), Just(Deaths::Told)];
     let iteration = prop::collection::vec(one, 3..7);
     let iterations = prop::collection::vec(iteration, 4..6);
-    let all = (iterations, 1u32..4, any::<bool>(), deaths);
-    all.prop_map(|(iterations, frames, lifetimes, deaths)| Case {
+    let reach = prop_oneof![Just(Reach::Nothing), Just(Reach::Everything)];
+    let all = (iterations, 1u32..4, any::<bool>(), deaths, reach);
+    all.prop_map(|(iterations, frames, lifetimes, deaths, reach)| Case {
         iterations,
         frames,
         lifetimes,
         deaths,
+        reach,
     })
 }
 
@@ -72,7 +78,8 @@ impl Case {
                 let time = Nanos(u64::from(launch.ticks) * BLOCK_TIME);
                 let reads: &[Region] = if launch.overwrites { &[] } else { &region };
                 let name = if launch.fills { "memset" } else { "use" };
-                let spec = LaunchSpec::kernel(name, time, reads, &region);
+                let writes: &[Region] = if launch.reads { &[] } else { &region };
+                let spec = LaunchSpec::kernel(name, time, reads, writes);
                 builder.launch(spec).expect("launch");
                 if let Some(dies) = launch.dies
                     && std::mem::replace(&mut used[usize::from(dies)], false)
@@ -83,6 +90,11 @@ impl Case {
             }
         }
         builder.finish()
+    }
+
+    fn bounds(&self, program: &Program) -> Bounds {
+        let class = (self.lifetimes, self.deaths);
+        Bounds::reaching(program, &test_machine(), class, self.reach)
     }
 
     /// The launches of the steady iterations.
@@ -122,6 +134,7 @@ impl Case {
                 states.insert(State {
                     at: stretch.start,
                     left: 0,
+                    busy: [false; 2],
                     device,
                     host: content & !device,
                 });
@@ -146,13 +159,30 @@ impl Case {
                 let bit = 1 << one.block;
                 let fresh = state.host & bit == 0;
                 let room = (state.device | bit).count_ones() <= self.frames;
+                let begun = State {
+                    at: state.at + 1,
+                    left: one.ticks,
+                    ..state
+                };
+                let mut ways = Vec::new();
                 if state.device & bit != 0 || (fresh && room) {
-                    let mut next = State {
-                        at: state.at + 1,
-                        left: one.ticks,
+                    ways.push(State {
                         device: state.device | bit,
-                        ..state
-                    };
+                        ..begun
+                    });
+                }
+                // On the host: it takes the link of either direction for the next tick, and
+                // lasts as long.
+                let busy = [!fresh && !one.overwrites, !one.reads];
+                if self.reach == Reach::Everything && state.device & bit == 0 {
+                    ways.push(State {
+                        left: one.ticks.max(u8::from(busy != [false; 2])),
+                        busy,
+                        host: state.host | bit,
+                        ..begun
+                    });
+                }
+                for mut next in ways {
                     for block in (0..4).filter(|block| !kept(*block, next.at)) {
                         next.device &= !(1 << block);
                         next.host &= !(1 << block);
@@ -165,12 +195,14 @@ impl Case {
             for state in reached {
                 for inward in moves(state.host) {
                     for outward in moves(state.device) {
-                        if (state.device | inward).count_ones() > self.frames {
+                        let busy = state.busy[0] && inward != 0 || state.busy[1] && outward != 0;
+                        if busy || (state.device | inward).count_ones() > self.frames {
                             continue;
                         }
                         states.insert(State {
                             at: state.at,
                             left: state.left.saturating_sub(1),
+                            busy: [false; 2],
                             device: (state.device | inward) & !outward,
                             host: (state.host | outward) & !inward,
                         });
@@ -188,6 +220,8 @@ struct State {
     at: usize,
     /// Ticks that the one before it still takes.
     left: u8,
+    /// Directions of the link that the launch's own accesses take in the next tick.
+    busy: [bool; 2],
     device: u8,
     host: u8,
 }
@@ -207,13 +241,16 @@ proptest! {
     fn no_schedule_beats_a_bound(case in case()) {
         let program = case.program();
         let capacity = u64::from(case.frames) * BLOCK_BYTES;
-        let bounds = Bounds::new(&program, &test_machine(), case.lifetimes, case.deaths);
+        let bounds = case.bounds(&program);
         let iterations = bounds.slots.iterations as u64;
         let shortest = Nanos(case.shortest() * BLOCK_TIME / iterations);
-        let mut all = vec![bounds.lb0(), bounds.lb1_streaming(capacity), bounds.lb2(capacity)];
+        let mut all = vec![bounds.lb0(), bounds.lb2(capacity)];
         all.extend(bounds.lb3(capacity));
-        // One block to a launch: all launches are atomic.
-        all.extend(bounds.lb1_atomic(capacity));
+        if case.reach == Reach::Nothing {
+            all.push(bounds.lb1_streaming(capacity));
+            // One block to a launch: all launches are atomic.
+            all.extend(bounds.lb1_atomic(capacity));
+        }
         all.push(bounds.strongest(capacity, Effort::Full));
         for bound in all {
             prop_assert!(bound.time <= shortest, "{bound:?} over {shortest:?}");
@@ -229,7 +266,7 @@ proptest! {
         let program = case.program();
         let machine = test_machine();
         let slots = Slots::cut(&program, machine.rules, 64);
-        let gaps = Gaps::of(&program, &slots, case.lifetimes, case.deaths, Reach::Nothing);
+        let gaps = Gaps::of(&program, &slots, case.lifetimes, case.deaths, case.reach);
         let count = slots.len();
         let mut prices = Prices::free(count);
         prices.frame.copy_from_slice(&frame[..=count]);
@@ -254,7 +291,7 @@ fn the_bound_is_often_near_the_truth_on_small_programs() {
     for _ in 0..150 {
         let case = case().new_tree(&mut runner).expect("a case").current();
         let program = case.program();
-        let bounds = Bounds::new(&program, &test_machine(), case.lifetimes, case.deaths);
+        let bounds = case.bounds(&program);
         let iterations = bounds.slots.iterations as u64;
         let shortest = case.shortest() * BLOCK_TIME / iterations;
         if shortest > bounds.lb0().time.0 {

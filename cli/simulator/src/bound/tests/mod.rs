@@ -2,12 +2,14 @@
 
 mod exhaustive;
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::machine;
 use crate::policy::POLICIES;
 use crate::run::{Options, run};
 use crate::trace::families::{Family, Shape};
-use crate::trace::{LaunchSpec, ProgramBuilder};
+use crate::trace::{Indexed, LaunchSpec, ProgramBuilder};
 use crate::units::{LEAF_BYTES, Rate, Region};
 
 /// First byte of the memory of test programs.
@@ -211,6 +213,77 @@ fn weaker_methods_give_lower_bounds() {
 }
 
 #[test]
+fn who_may_use_more_on_the_host_has_no_higher_bound() {
+    let mut lower = 0;
+    let rows = (0..8).map(|seed| {
+        let shape = Shape {
+            seed,
+            launches: 60,
+            block_time: Nanos(1000),
+            ..Shape::default()
+        };
+        Family::Rows.program(&shape).expect("a program")
+    });
+    for program in programs().chain(rows) {
+        let capacity = program.footprint_bytes() / 100 * 40;
+        let reaches = [Reach::Nothing, Reach::Indexed, Reach::Everything];
+        let [nothing, indexed, everything] = reaches.map(|reach| {
+            let class = (true, Deaths::Foreseen);
+            let bounds = Bounds::reaching(&program, &test_machine(), class, reach);
+            bounds.lb2(capacity).time
+        });
+        assert!(
+            nothing >= indexed && indexed >= everything,
+            "{}",
+            program.name()
+        );
+        assert!(program.has_indexed() || nothing == indexed);
+        lower += u32::from(indexed < nothing);
+    }
+    assert!(lower >= 4, "only {lower} programs gain");
+}
+
+#[test]
+fn sparse_use_on_the_host_costs_what_is_used() {
+    // Twelve blocks of which each launch uses a page of a leaf, by an index.
+    let mut builder = ProgramBuilder::new("rows");
+    builder.alloc(BASE, 13 * BLOCK_BYTES).expect("alloc");
+    let at = |block: u64| Region {
+        address: BASE + block * BLOCK_BYTES,
+        bytes: BLOCK_BYTES,
+    };
+    let all: Vec<Region> = (0..12).map(at).collect();
+    builder.host(&[], &all).expect("host");
+    for iteration in 0..8 {
+        builder.iteration(iteration).expect("iteration");
+        for region in &all {
+            let regions = [*region];
+            let mut spec = LaunchSpec::kernel("row", Nanos(1), &regions, &[]);
+            spec.indexed = Some(Indexed {
+                pages: 4,
+                leaves: 4,
+            });
+            builder.launch(spec).expect("launch");
+        }
+    }
+    let program = builder.finish();
+    let bound = |reach| {
+        let class = (true, Deaths::Foreseen);
+        let bounds = Bounds::reaching(&program, &test_machine(), class, reach);
+        bounds.lb2(4 * BLOCK_BYTES).time.0
+    };
+    // Eight blocks do not fit: four leaves come of each, or a page of each leaf is read.
+    let leaves = 8 * 4 * BLOCK_TIME / 32;
+    let moving = bound(Reach::Nothing);
+    assert!((leaves * 4 / 5..=leaves + 12).contains(&moving), "{moving}");
+    let reading = bound(Reach::Indexed);
+    assert!(
+        (leaves / 16 * 4 / 5..=leaves / 16 + 12).contains(&reading),
+        "{reading}"
+    );
+}
+
+#[test]
 fn less_memory_never_lowers_a_bound() {
     for program in programs() {
         let bounds = Bounds::new(&program, &test_machine(), true, Deaths::Foreseen);
@@ -242,17 +315,17 @@ fn the_same_call_gives_the_same_bound() {
 #[test]
 fn no_policy_beats_its_bound() {
     let mut machine = test_machine();
-    let mut runs = 0;
+    let (mut runs, mut on_host) = (0, 0);
     for program in programs() {
         for lifetimes in [true, false] {
             machine.memory_bytes = program.footprint_bytes() / 100 * 60;
-            let bound = |deaths| {
-                let bounds = Bounds::new(&program, &machine, lifetimes, deaths);
+            let bound = |(deaths, reach)| {
+                let class = (lifetimes, deaths);
+                let bounds = Bounds::reaching(&program, &machine, class, reach);
                 bounds.strongest(machine.memory_bytes, Effort::Full)
             };
-            let bounds = [Deaths::Foreseen, Deaths::Told].map(bound);
+            let mut bounds = BTreeMap::new();
             for entry in POLICIES {
-                let bound = &bounds[usize::from(entry.deaths() == Deaths::Told)];
                 let options = Options {
                     lifetimes,
                     timeline: false,
@@ -266,6 +339,9 @@ fn no_policy_beats_its_bound() {
                     continue;
                 };
                 runs += 1;
+                on_host += u32::from(outcome.reach > Reach::Nothing && entry.name == "foresight");
+                let class = (entry.deaths(), outcome.reach);
+                let bound = bounds.entry(class).or_insert_with(|| bound(class));
                 let time = outcome.steady().time;
                 assert!(
                     time >= bound.time,
@@ -277,4 +353,5 @@ fn no_policy_beats_its_bound() {
         }
     }
     assert!(runs >= POLICIES.len() * 12, "only {runs} runs");
+    assert!(on_host > 0, "no run uses anything on the host");
 }

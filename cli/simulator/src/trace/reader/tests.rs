@@ -54,6 +54,28 @@ fn every_event_reaches_the_program() {
 }
 
 #[test]
+fn of_indexed_accesses_as_much_is_used_as_the_line_says() {
+    let launch =
+        r#"{"e":"k","fn":"rows","sig":"1","us":1,"r":[[4194304,2097152]],"w":[],"sp":[5,3]}"#;
+    let events = EVENTS.replacen(
+        "{\"e\":\"unuse\"",
+        &format!("{launch}\n{{\"e\":\"unuse\""),
+        1,
+    );
+    let program = read_text(&format!("{HEADER}\n{events}\n")).unwrap();
+    let [access] = program.accesses(Launch(2)) else {
+        panic!("one block");
+    };
+    assert_eq!((access.pages, access.leaves.count()), (5, 3));
+    assert!(program.is_indexed(access.block));
+    assert!(
+        !read_text(&format!("{HEADER}\n{EVENTS}\n"))
+            .unwrap()
+            .has_indexed()
+    );
+}
+
+#[test]
 fn a_last_line_without_its_newline_counts() {
     assert!(read_text(&format!("{HEADER}\n{EVENTS}")).is_ok());
 }
