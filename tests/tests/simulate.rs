@@ -96,6 +96,8 @@ fn json_has_one_object_of_this_shape_for_each_trace_memory_and_policy() {
                 "future_bound_us",
                 "bytes_in",
                 "bytes_out",
+                "host_read",
+                "host_written",
                 "faults",
                 "prefetch",
                 "engine",

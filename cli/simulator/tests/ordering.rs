@@ -4,7 +4,9 @@
 //! Small programs of every family. Recorded traces are compared by `oversub simulate TRACES
 //! --policy all --ratio 1.5 --json` and the example `ordering`.
 
-use oversub_sim::bound::{Deaths, Effort, strongest};
+use std::collections::BTreeMap;
+
+use oversub_sim::bound::{Bounds, Deaths, Effort, Reach};
 use oversub_sim::machine;
 use oversub_sim::policy::{self, POLICIES};
 use oversub_sim::run::{Options, run};
@@ -18,7 +20,7 @@ fn time(
     machine: &machine::Machine,
     name: &str,
     lifetimes: bool,
-) -> Option<Nanos> {
+) -> Option<(Nanos, Reach)> {
     let options = Options {
         lifetimes,
         timeline: false,
@@ -29,7 +31,7 @@ fn time(
     };
     let entry = policy::named(name).expect("it is in the table");
     match run(program, machine, entry, options) {
-        Ok(outcome) => Some(outcome.steady().time),
+        Ok(outcome) => Some((outcome.steady().time, outcome.reach)),
         Err(oversub_sim::model::Stopped::Stuck { .. }) => None,
         Err(error) => panic!("{} under {name}: {error}", program.name()),
     }
@@ -39,30 +41,32 @@ fn time(
 fn violations(program: &Program, ratio: f64, lifetimes: bool) -> Vec<String> {
     let mut machine = machine::named(machine::DEFAULT).expect("the default is named");
     machine.memory_bytes = (program.footprint_bytes() as f64 / ratio) as u64;
-    let bound = |deaths| {
-        let class = (lifetimes, deaths);
-        strongest(program, &machine, machine.memory_bytes, class, Effort::Full).time
+    let bound = |deaths, reach| {
+        let bounds = Bounds::reaching(program, &machine, (lifetimes, deaths), reach);
+        bounds.strongest(machine.memory_bytes, Effort::Full).time
     };
-    let (foreseen, told) = (bound(Deaths::Foreseen), bound(Deaths::Told));
+    let mut bounds = BTreeMap::new();
+    let mut bound = |deaths: Deaths, reach: Reach| {
+        let found = bounds.entry((deaths, reach));
+        *found.or_insert_with(|| bound(deaths, reach))
+    };
     let what = |text: String| {
         let name = program.name();
         format!("{name} at {ratio}, lifetimes {lifetimes}: {text}")
     };
-    let Some(opt) = time(program, &machine, "opt", lifetimes) else {
+    let Some((opt, reach)) = time(program, &machine, "opt", lifetimes) else {
         return Vec::new();
     };
     let mut found = Vec::new();
+    let foreseen = bound(Deaths::Foreseen, reach);
     if opt < foreseen {
         found.push(what(format!("opt {opt:?} beats the bound {foreseen:?}")));
     }
     for entry in POLICIES.iter().filter(|entry| entry.name != "opt") {
-        let Some(time) = time(program, &machine, entry.name, lifetimes) else {
+        let Some((time, reach)) = time(program, &machine, entry.name, lifetimes) else {
             continue;
         };
-        let bound = match entry.deaths() {
-            Deaths::Foreseen => foreseen,
-            Deaths::Told => told,
-        };
+        let bound = bound(entry.deaths(), reach);
         if time < bound || time.0 + time.0 / 100 < opt.0 {
             let name = entry.name;
             found.push(what(format!(

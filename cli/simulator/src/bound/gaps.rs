@@ -133,7 +133,8 @@ struct Gap {
     outward: u32,
 }
 
-struct Scan {
+struct Scan<'p> {
+    program: &'p Program,
     lifetimes: bool,
     deaths: Deaths,
     /// The last launch is over in this slot.
@@ -158,6 +159,7 @@ impl Gaps {
         reach: Reach,
     ) -> Self {
         let mut scan = Scan {
+            program,
             lifetimes,
             deaths,
             slot: 0,
@@ -266,7 +268,7 @@ impl Gaps {
     }
 }
 
-impl Scan {
+impl Scan<'_> {
     /// The device uses leaves of a block in `slot`. `known`: of what is wholly overwritten it is
     /// known in time.
     fn touch(&mut self, access: &Access, slot: u32, known: bool) {
@@ -278,7 +280,7 @@ impl Scan {
             Leaves::NONE
         };
         if access.mode.writes() {
-            self.written[index] |= access.leaves;
+            self.written[index] |= self.program.written(access);
         }
         let (inward, outward) = match (self.reached[index], access.mode) {
             (false, _) => (WHOLE_LEAF, WHOLE_LEAF),
@@ -345,7 +347,7 @@ impl Scan {
         for access in touched {
             let index = access.block.index();
             if access.mode.writes() {
-                self.written[index] |= access.leaves;
+                self.written[index] |= self.program.written(access);
             }
             self.forget(index, access.leaves);
         }

@@ -169,10 +169,11 @@ impl Model<'_> {
 
     /// A launch or the CPU reads or writes content.
     pub(super) fn use_content(&mut self, access: &Access) {
+        let written = self.program.written(access);
         let state = self.blocks.get_mut(access.block);
         let lost = state.lost & access.leaves;
         if access.mode.writes() {
-            state.alive |= access.leaves;
+            state.alive |= written;
         }
         if lost.is_empty() {
             return;

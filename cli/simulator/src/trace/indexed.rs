@@ -14,7 +14,8 @@
 //! - The same leaves are read each time (fewer of them by a launch that uses less), as hot rows,
 //!   hubs and pages of a cache are. That favours whoever migrates leaves. A launch that changes as
 //!   much of a block as was read of it last changes what was read: gradients of rows. Otherwise it
-//!   changes the leaves next to those changed last: a cache that is filled.
+//!   changes the leaves next to those changed last: a cache that is filled. Its whole block
+//!   counts as written then ([`super::Program::written`]).
 
 use super::program::{Access, Block, Mode};
 use crate::units::{BLOCK_BYTES, LEAF_PAGES, LEAVES, Leaves, Region};
@@ -227,7 +228,14 @@ mod tests {
             let addresses = [region.address];
             let regions = std::iter::once(region);
             let thinned = &mut Vec::new();
-            thinner.thin(&mut accesses, regions, |_| false, &addresses, indexed, thinned);
+            thinner.thin(
+                &mut accesses,
+                regions,
+                |_| false,
+                &addresses,
+                indexed,
+                thinned,
+            );
             accesses[0].leaves
         };
         let read = leaves(Mode::Read, 8);

@@ -202,6 +202,16 @@ impl Program {
         self.indexed[block.index()]
     }
 
+    /// What of its block counts as written after an access that writes: which parts of a block
+    /// have content is not known where it is used by an index, so then it is all of it.
+    pub fn written(&self, access: &Access) -> Leaves {
+        if self.is_indexed(access.block) {
+            Leaves::ALL
+        } else {
+            access.leaves
+        }
+    }
+
     /// There are such blocks.
     pub fn has_indexed(&self) -> bool {
         self.indexed.contains(&true)

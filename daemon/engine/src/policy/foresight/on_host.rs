@@ -26,7 +26,8 @@ use crate::world::visits::{Sparse, Stay};
 /// Marks of progress kept at most, and how many in a turn of the program.
 const MARKS: usize = 64;
 const MARKS_IN_TURN: u64 = 16;
-/// Launches by which time is marked where the program does not repeat itself.
+/// Launches by which time is marked where the program does not repeat itself, and that are
+/// compared at least.
 const STRIDE: u64 = 16;
 /// Launches take longer only if they do by more than this: what they do is not quite the same in
 /// each turn.
@@ -42,10 +43,17 @@ struct Trial {
     before_us: f64,
     /// Launches over which that was seen.
     launches: u64,
-    /// Oldest launch that was not over when it began.
-    begun: u64,
+    /// Oldest launch that was not over when it began, and the time.
+    begun: (u64, Micros),
     /// Oldest launch that was not over, and the time, once the frames were settled.
     since: Option<(u64, Micros)>,
+}
+
+impl Trial {
+    /// What its launches took before, microseconds.
+    fn window_us(&self) -> f64 {
+        self.before_us * self.launches as f64
+    }
 }
 
 /// What is under way.
@@ -108,7 +116,8 @@ impl OnHost {
         let turn = world.history.lag();
         let turn = turn.and_then(|turn| {
             let mut marks = self.marks.iter().rev();
-            marks.find(|(at, _)| at + turn <= floor)
+            let whole = turn.max(1) * STRIDE.div_ceil(turn.max(1));
+            marks.find(|(at, _)| at + whole <= floor)
         });
         let (begun, at) = turn.copied().unwrap_or(since);
         let launches = floor.saturating_sub(begun).max(1);
@@ -142,7 +151,7 @@ impl OnHost {
             addresses: found.addresses,
             before_us,
             launches,
-            begun: world.floor(),
+            begun: (world.floor(), now),
             since: None,
         });
     }
@@ -185,19 +194,23 @@ impl OnHost {
             return;
         };
         let floor = world.floor();
+        let passed = |since: Micros| now.0.saturating_sub(since.0) as f64;
         let Some((began, since)) = trial.since else {
-            let late = floor.saturating_sub(trial.begun) >= SETTLE * trial.launches;
+            let (begun, at) = trial.begun;
+            let late = floor.saturating_sub(begun) >= SETTLE * trial.launches
+                || passed(at) > trial.window_us() * SETTLE as f64;
             if late || self.partly.is_empty() && world.orders.bytes(Queue::In) == 0 {
                 trial.since = Some((floor, now));
             }
             return;
         };
         let launches = floor.saturating_sub(began);
-        if launches < trial.launches {
+        // Who is late already need not be waited for.
+        let late = passed(since) > trial.window_us() * NOISE;
+        if launches < trial.launches && !late {
             return;
         }
-        let launch_us = now.0.saturating_sub(since.0) as f64 / launches as f64;
-        let slower = launch_us > trial.before_us * NOISE;
+        let slower = late || passed(since) > trial.before_us * NOISE * launches as f64;
         if let Some(trial) = self.trial.take_if(|_| slower) {
             for address in trial.addresses {
                 self.let_migrate(now, address, Reason::Slower, world, stats, commands);
