@@ -213,7 +213,13 @@ impl Grid {
                     let (run, reach) = run?;
                     let any = (Deaths::Foreseen, reach.max(Reach::Indexed));
                     let of = |class| found.get(&(size, class));
-                    Ok(match (of(class(index, reach)), of(any)) {
+                    let own = of(class(index, reach));
+                    // What holds for all holds for it, and may have been found to be stronger.
+                    let own = own
+                        .into_iter()
+                        .chain(of(any))
+                        .max_by_key(|bound| bound.time);
+                    Ok(match (own, of(any)) {
                         (Some(bound), Some(any)) => RunResult {
                             bound_us: bound.time.as_micros_f64(),
                             future_bound_us: any.time.as_micros_f64(),
