@@ -305,19 +305,21 @@ fn a_driver_that_takes_no_advice_is_asked_once() {
     assert_eq!(lookups.ordered("use-on-host"), BLOCKS);
 }
 
-/// Tables looked up with any skew, few or many rows at a time, on a host that is near:
-/// launches take no more than a quarter longer in the end, trials included, than where all migrates, and less
-/// where the host is near and most rows are away.
+/// Tables looked up with any skew, few or many rows at a time, on a host that is near or far:
+/// launches take little longer in the end than where all migrates, and much less where the host
+/// is near and most rows are away.
 #[test]
-fn tables_of_any_skew_are_used_where_that_is_faster() {
-    for seed in 0..24 {
+fn tables_of_any_skew_are_used_on_the_host_where_that_is_faster() {
+    let mut wrong = Vec::new();
+    for seed in 0..48 {
+        let far = seed % 2 == 1;
         let lookups = |takes_advice| {
             let mut lookups = Lookups::new(false);
             lookups.random = 1_000 + seed;
-            lookups.skew = (seed % 3) as u32;
-            lookups.rows = [8, 24, 60][(seed / 3 % 3) as usize];
-            lookups.host_us = 15 + seed % 4 * 20;
-            lookups.moved = GRANULE * (1 + seed % 6);
+            lookups.skew = (seed / 2 % 3) as u32;
+            lookups.rows = [8, 24, 60][(seed / 6 % 3) as usize];
+            lookups.host_us = if far { 900 } else { 15 + seed / 2 % 4 * 20 };
+            lookups.moved = GRANULE * (1 + seed / 2 % 6);
             lookups.takes_advice = takes_advice;
             lookups.run(2_000);
             let before = lookups.now;
@@ -325,15 +327,14 @@ fn tables_of_any_skew_are_used_where_that_is_faster() {
             (lookups.now - before, lookups.ordered("use-on-host"))
         };
         let ((advised, asked), (alone, _)) = (lookups(true), lookups(false));
-        assert!(
-            advised * 4 <= alone * 5,
-            "seed {seed}: {advised} us, {alone} us where all migrates"
-        );
-        if seed % 6 == 0 {
-            assert!(
-                asked > 0 && advised * 3 < alone * 2,
-                "seed {seed}: {advised}, {alone}"
-            );
+        let near_and_even = !far && seed % 12 == 0;
+        let slower = advised * 20 > alone * 21;
+        let missed = near_and_even && (asked == 0 || advised * 3 >= alone * 2);
+        if slower || missed {
+            wrong.push(format!(
+                "seed {seed}: {advised} us, {alone} us where all migrates"
+            ));
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

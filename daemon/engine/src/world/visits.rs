@@ -13,10 +13,14 @@ use crate::units::{BLOCK_BYTES, Micros};
 
 /// Visits from which it can be told where they lie over a turn of the program or more: they
 /// then show all that it does with those blocks.
-const VISITS_IN_TURN: u64 = 16;
-/// Otherwise, and one in so many blocks of the device where that is more.
 const VISITS: u64 = 64;
+/// Otherwise one in so many blocks of the device, where that is more.
 const VISITS_SHARE: u64 = 4;
+/// After a disappointment so many times the evidence is wanted, and four times that after each
+/// further one: a trial lasts no longer than the first, so all of them cost little.
+const DOUBT: u64 = 64;
+/// A launch that takes less than this part of what it took before is not settled.
+const SETTLED: f64 = 0.95;
 /// Launches over which they must lie.
 const LAUNCHES: u64 = 4;
 
@@ -41,6 +45,8 @@ pub(crate) struct Visit {
     fetched: u64,
     /// Oldest launch that was not over, and the time, when the count began.
     since: (u64, Micros),
+    /// What a launch took during the count before this one, microseconds; 0: unknown.
+    before_us: f64,
     /// How many times the evidence is wanted after a disappointment.
     doubt: u64,
     pub stay: Stay,
@@ -60,6 +66,8 @@ pub(crate) struct Sparse {
     pub addresses: Vec<u64>,
     /// Oldest launch that was not over, and the time, when the first count began.
     pub since: (u64, Micros),
+    /// How many times the evidence was wanted of the one that was doubted most; 1: never.
+    pub doubt: u64,
 }
 
 /// The counts.
@@ -87,7 +95,7 @@ impl Visits {
         }
         visit.count += u64::from(arrives);
         visit.bytes += bytes;
-        self.looked_for |= visit.count >= VISITS_IN_TURN;
+        self.looked_for |= visit.count >= VISITS;
     }
 
     /// A command brought a block of the allocation.
@@ -104,6 +112,7 @@ impl Visits {
         &mut self,
         capacity: u64,
         floor: u64,
+        now: Micros,
         turn: Option<u64>,
     ) -> Option<Sparse> {
         if !std::mem::take(&mut self.looked_for) {
@@ -113,7 +122,7 @@ impl Visits {
         for (&address, visit) in &mut self.by_allocation {
             let launches = floor.saturating_sub(visit.since.0);
             let enough = match turn {
-                Some(turn) if launches >= turn => VISITS_IN_TURN,
+                Some(turn) if launches >= turn => VISITS,
                 _ => VISITS.max(capacity / VISITS_SHARE),
             };
             let wanted = enough.saturating_mul(visit.doubt.max(1));
@@ -121,13 +130,19 @@ impl Visits {
                 continue;
             }
             let sparse = visit.bytes * 2 < visit.count * BLOCK_BYTES && visit.count > visit.fetched;
+            let launch_us = now.0.saturating_sub(visit.since.1.0) as f64 / launches.max(1) as f64;
+            // While it still gets faster, what it takes says nothing of what it will.
+            let settled = visit.before_us > 0.0 && launch_us >= visit.before_us * SETTLED;
+            visit.before_us = launch_us;
             visit.clear();
-            if sparse {
+            if sparse && settled {
                 let since = visit.since;
                 let found = found.get_or_insert(Sparse {
                     addresses: Vec::new(),
                     since,
+                    doubt: 1,
                 });
+                found.doubt = found.doubt.max(visit.doubt);
                 found.addresses.push(address);
                 found.since = found.since.min(since);
             }
@@ -140,9 +155,10 @@ impl Visits {
     pub(crate) fn set(&mut self, address: u64, stay: Stay) {
         let visit = self.by_allocation.entry(address).or_default();
         if stay == Stay::Migrates && visit.stay != Stay::Migrates {
-            visit.doubt = visit.doubt.max(1).saturating_mul(4);
+            visit.doubt = visit.doubt.max(DOUBT / 4).saturating_mul(4);
         }
         visit.stay = stay;
+        visit.before_us = 0.0;
         visit.clear();
     }
 
@@ -194,10 +210,20 @@ mod tests {
         }
     }
 
+    /// What is found at that launch where all launches took a millisecond, these and those of
+    /// the count before.
+    fn sparse(visits: &mut Visits, capacity: u64, floor: u64, turn: Option<u64>) -> Option<Sparse> {
+        for visit in visits.by_allocation.values_mut() {
+            visit.before_us = 1000.0;
+        }
+        visits.sparse(capacity, floor, Micros(floor * 1000), turn)
+    }
+
     fn found() -> Option<Sparse> {
         Some(Sparse {
             addresses: vec![TABLE],
             since: (0, Micros(0)),
+            doubt: 1,
         })
     }
 
@@ -205,33 +231,37 @@ mod tests {
     fn short_visits_to_little_of_a_block_tell_that_it_had_better_stay() {
         let mut visits = Visits::default();
         seen(&mut visits, 64, 3 * GRANULE);
-        assert_eq!(visits.sparse(256, 6, None), found());
+        assert_eq!(sparse(&mut visits, 256, 6, None), found());
         visits.set(TABLE, Stay::Stays);
         seen(&mut visits, 64, 3 * GRANULE);
-        assert_eq!(visits.sparse(256, 12, None), None, "it does");
+        assert_eq!(sparse(&mut visits, 256, 12, None), None, "it does");
     }
 
     #[test]
     fn whole_blocks_and_few_visits_tell_nothing() {
         let mut visits = Visits::default();
         seen(&mut visits, 640, BLOCK_BYTES);
-        assert_eq!(visits.sparse(256, 64, Some(10)), None);
+        assert_eq!(sparse(&mut visits, 256, 64, Some(10)), None);
         let mut visits = Visits::default();
         seen(&mut visits, 63, GRANULE);
-        assert_eq!(visits.sparse(256, 64, None), None, "too few");
+        assert_eq!(sparse(&mut visits, 256, 64, None), None, "too few");
         let mut visits = Visits::default();
         seen(&mut visits, 64, GRANULE);
-        let large = visits.sparse(1 << 20, 64, None);
+        let large = sparse(&mut visits, 1 << 20, 64, None);
         assert_eq!(large, None, "a small share of a large device");
     }
 
     #[test]
     fn a_turn_of_the_program_tells_with_fewer_visits() {
         let mut visits = Visits::default();
-        seen(&mut visits, 16, GRANULE);
-        assert_eq!(visits.sparse(1 << 20, 6, Some(7)), None, "not a whole turn");
+        seen(&mut visits, 64, GRANULE);
+        assert_eq!(
+            sparse(&mut visits, 1 << 20, 6, Some(7)),
+            None,
+            "not a whole turn"
+        );
         visits.came(TABLE, GRANULE, true, 6, Micros(6000));
-        assert_eq!(visits.sparse(1 << 20, 6, Some(6)), found());
+        assert_eq!(sparse(&mut visits, 1 << 20, 6, Some(6)), found());
     }
 
     #[test]
@@ -241,7 +271,20 @@ mod tests {
         for _ in 0..64 {
             visits.fetched(TABLE);
         }
-        assert_eq!(visits.sparse(256, 6, Some(6)), None);
+        assert_eq!(sparse(&mut visits, 256, 6, Some(6)), None);
+    }
+
+    #[test]
+    fn nothing_is_concluded_while_launches_still_get_faster() {
+        let mut visits = Visits::default();
+        for (count, launch_us) in [(0, 5000), (1, 3000), (2, 1000), (3, 990)] {
+            for visit in 0..64 {
+                let launch = visit / 10;
+                visits.came(TABLE, GRANULE, true, launch, Micros(launch * launch_us));
+            }
+            let found = visits.sparse(256, 7, Micros(7 * launch_us), None);
+            assert_eq!(found.is_some(), count == 3, "{launch_us} us a launch");
+        }
     }
 
     #[test]
@@ -249,9 +292,12 @@ mod tests {
         let mut visits = Visits::default();
         visits.set(TABLE, Stay::Stays);
         visits.set(TABLE, Stay::Migrates);
-        seen(&mut visits, 255, GRANULE);
-        assert_eq!(visits.sparse(256, 26, None), None);
-        visits.came(TABLE, GRANULE, true, 26, Micros(26_000));
-        assert!(visits.sparse(256, 26, None).is_some());
+        let wanted = DOUBT * 64;
+        seen(&mut visits, wanted - 1, GRANULE);
+        let launch = wanted / 10;
+        assert_eq!(sparse(&mut visits, 256, launch, None), None);
+        visits.came(TABLE, GRANULE, true, launch, Micros(launch * 1000));
+        let found = sparse(&mut visits, 256, launch, None);
+        assert_eq!(found.map(|found| found.doubt), Some(DOUBT));
     }
 }

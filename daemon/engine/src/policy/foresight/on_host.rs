@@ -66,6 +66,12 @@ pub(crate) struct OnHost {
     marks: VecDeque<(u64, Micros)>,
 }
 
+/// The launches after which the program repeats itself, where they are enough to compare by:
+/// whoever launches the same again and again does something else each time.
+fn turn(world: &World) -> Option<u64> {
+    world.history.lag().filter(|&turn| turn >= STRIDE)
+}
+
 impl OnHost {
     /// Gives the commands that are due.
     pub(crate) fn consider(
@@ -86,8 +92,8 @@ impl OnHost {
         match &self.trial {
             Some(_) => self.judge(now, world, stats, commands),
             None => {
-                let (floor, turn) = (world.floor(), world.history.lag());
-                if let Some(found) = world.visits.sparse(world.capacity, floor, turn) {
+                let (floor, turn) = (world.floor(), turn(world));
+                if let Some(found) = world.visits.sparse(world.capacity, floor, now, turn) {
                     self.stay(now, found, world, stats, commands);
                 }
             }
@@ -96,10 +102,7 @@ impl OnHost {
 
     fn mark(&mut self, now: Micros, world: &World) {
         let floor = world.floor();
-        let stride = world
-            .history
-            .lag()
-            .map_or(STRIDE, |turn| turn / MARKS_IN_TURN);
+        let stride = turn(world).map_or(STRIDE, |turn| turn / MARKS_IN_TURN);
         let last = self.marks.back();
         if last.is_none_or(|(last, _)| floor >= last + stride.max(1)) {
             self.marks.push_back((floor, now));
@@ -113,11 +116,9 @@ impl OnHost {
     /// microseconds: the last turn of the program, or since the evidence began.
     fn before(&self, now: Micros, since: (u64, Micros), world: &World) -> (u64, f64) {
         let floor = world.floor();
-        let turn = world.history.lag();
-        let turn = turn.and_then(|turn| {
+        let turn = turn(world).and_then(|turn| {
             let mut marks = self.marks.iter().rev();
-            let whole = turn.max(1) * STRIDE.div_ceil(turn.max(1));
-            marks.find(|(at, _)| at + whole <= floor)
+            marks.find(|(at, _)| at + turn <= floor)
         });
         let (begun, at) = turn.copied().unwrap_or(since);
         let launches = floor.saturating_sub(begun).max(1);
@@ -136,6 +137,7 @@ impl OnHost {
         commands: &mut Vec<Command>,
     ) {
         let (launches, before_us) = self.before(now, found.since, world);
+        let launches = (launches / found.doubt).max(STRIDE.min(launches));
         for &address in &found.addresses {
             world.visits.set(address, Stay::Stays);
             for slot in slots_of(world, address) {
