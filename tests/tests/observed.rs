@@ -78,8 +78,8 @@ fn probes_see_the_faults_and_the_bytes_that_the_soft_gpu_counts() {
     ));
     // Without prefetches the driver pages: many faults, and both directions at work.
     for (policy, workload) in [
-        ("demand", Workload::new("sweep", 1.5, 4)),
-        ("foresight", Workload::new("train", 1.5, 3)),
+        ("demand", Workload::new("sweep", 1.5, 8)),
+        ("foresight", Workload::new("train", 1.5, 12)),
     ] {
         let (_folder, path) = stats_file();
         let options = ["--quiet", "--policy", policy, "--socket", &socket];
