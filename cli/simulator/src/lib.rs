@@ -12,6 +12,7 @@ pub mod explain;
 pub mod machine;
 pub mod model;
 pub mod policy;
+pub mod recovery;
 pub mod run;
 pub mod timeline;
 pub mod trace;

@@ -1,6 +1,7 @@
 //! Traces: programs in memory, how they are built, read from files and made from parameters.
 
 mod builder;
+pub mod changes;
 pub mod families;
 mod indexed;
 mod intern;
