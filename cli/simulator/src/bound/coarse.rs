@@ -4,7 +4,8 @@
 //! satisfies summed over slots, and the boundaries that are left are boundaries still. Gaps
 //! within one long slot are dropped; they cost nothing then.
 
-use super::gaps::{Cell, Gaps, merge};
+use super::cost::merge;
+use super::counts::{Cell, Counted};
 use super::slots::Slots;
 
 /// A stretch on longer slots.
@@ -21,7 +22,7 @@ pub(super) struct Coarse {
 impl Coarse {
     /// Keeps the boundaries of `ends`, and where fewer than `count` others, evenly, so that
     /// there are `count` slots where the fine ones are as many.
-    pub fn of(slots: &Slots, gaps: &Gaps, ends: &[u32], count: usize) -> Self {
+    pub fn of(slots: &Slots, gaps: &Counted, ends: &[u32], count: usize) -> Self {
         let fine = slots.len();
         let mut keep = vec![false; fine + 1];
         for end in ends {

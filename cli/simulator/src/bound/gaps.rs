@@ -22,45 +22,18 @@
 //!   it.
 //!
 //! Whoever may also use content of some blocks where it lies, on the host ([`Reach`]), need not
-//! move a leaf of theirs that is away to use it: what the access uses of it goes over the link, in where it
-//! needs the content, and out where it changes it. A leaf that is away at some boundary of its
-//! gap has, since, at least come in or been read there; and before, if the first use changed it,
-//! at least been written there or left. So such a gap costs what is used of a leaf at its end,
-//! and what is written of it at its beginning ([`Cell::inward`], [`Cell::outward`]).
+//! move a leaf of theirs that is away to use it: what the access uses of it goes over the link, in
+//! where it needs the content, and out where it changes it, at the rate of such accesses. A leaf
+//! that is away at some boundary of its gap has, since, at least come in or been read there; and
+//! before, if the first use, or another in the same slot, changed it, at least been written there
+//! or left. So such a gap costs what is used of a leaf at its end, and what is written of it at its
+//! beginning ([`Gap::inward`], [`Gap::outward`]), and never more than to move it.
 
 use super::Deaths;
+use super::cost::WHOLE_LEAF;
 use super::slots::Slots;
 use crate::trace::{Access, Block, Mode, Piece, Program, Step};
-use crate::units::{LEAF_PAGES, LEAVES, Leaves};
-
-/// Leaves with the same gap.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Cell {
-    /// Slot of the use that ends it; `slots.len() + 1`: after the stretch.
-    pub to: u32,
-    /// A frame of these is shared by at most so many leaves that are in a gap: see
-    /// [`Gaps`]. One of [`SHARES`].
-    pub share: u32,
-    /// What goes in at the least for a leaf that is away, in pages: [`WHOLE_LEAF`] where it has
-    /// to come, none where its content dies at the end of the gap. One of [`USES`].
-    pub inward: u32,
-    /// What goes out at the least.
-    pub outward: u32,
-    /// Slot of the use that begins it; 0: before the stretch.
-    pub from: u32,
-    /// How many leaves.
-    pub leaves: u64,
-}
-
-impl Cell {
-    /// What it has in common with others that are alike once idle, wherever they began.
-    pub fn pool(&self) -> (u32, u32, u32, u32) {
-        (self.to, self.share, self.inward, self.outward)
-    }
-}
-
-/// The values that [`Cell::share`] is rounded down to.
-pub(super) const SHARES: [u32; 6] = [32, 24, 16, 8, 4, 1];
+use crate::units::{LEAF_PAGES, Leaves};
 
 /// Which blocks launches may also use on the host, over the link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -83,36 +56,43 @@ impl Reach {
     }
 }
 
-/// Pages of a leaf.
-pub(super) const WHOLE_LEAF: u32 = LEAF_PAGES;
-/// The values that [`Cell::inward`] and [`Cell::outward`] are rounded down to.
-const USES: [u32; 9] = [16, 12, 8, 6, 4, 3, 2, 1, 0];
-
-/// Pages of each leaf that an access uses, rounded down to one of [`USES`].
-fn uses(access: &Access) -> u32 {
-    let each = u32::from(access.pages) / access.leaves.count().max(1);
-    USES.into_iter().find(|uses| *uses <= each).unwrap_or(0)
+/// What an access takes of the link for each of its leaves that it uses on the host, of
+/// [`WHOLE_LEAF`]; no more than to move it. `percent`: see [`Rates::access_percent`].
+fn used(access: &Access, percent: u32) -> u32 {
+    let parts = u32::from(access.pages) * (WHOLE_LEAF / LEAF_PAGES);
+    let leaves = access.leaves.count().max(1);
+    (parts * 100 / (percent * leaves)).min(WHOLE_LEAF)
 }
 
 /// All gaps that span a boundary of the slots.
-///
-/// What is wanted of the device can be counted in leaves, 32 to a frame ([`Gaps::in_leaves`]):
-/// then all leaves weigh the same. Or in frames: at a boundary, each block with any leaf in a gap holds a frame unless
-/// **all** these leaves are away. Weights of the leaves that sum to at least 1 therefore
-/// bound the frames saved from above by the weighted leaves away. A leaf's weight is 1 over
-/// the least number of its block's leaves that are in gaps at one time during its own gap
-/// (`share`): at each boundary the weights of a block then sum to at least 1, and to exactly
-/// 1 for a block that is used as a whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Gaps {
-    /// Sorted.
-    pub cells: Vec<Cell>,
-    /// By boundary: what is wanted of the device, in leaves.
-    pub wanted: Vec<u64>,
+    /// Ordered by block.
+    pub all: Vec<Gap>,
+    /// How many slots.
+    pub slots: usize,
     /// By slot: most leaves that one launch touches.
     pub widest: Vec<u64>,
     /// Most blocks that one launch of the stretch touches.
     pub widest_blocks: u64,
+}
+
+/// Leaves of one block with the same gap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Gap {
+    /// Which block.
+    pub block: u32,
+    /// Slot of the use that begins it; 0: before the stretch.
+    pub from: u32,
+    /// Slot of the use that ends it; the number of slots plus one: after the stretch.
+    pub to: u32,
+    /// Which leaves.
+    pub leaves: Leaves,
+    /// What goes in at the least for each that is away, of [`WHOLE_LEAF`]: all of it where it
+    /// has to come, none where its content dies at the end of the gap.
+    pub inward: u32,
+    /// What goes out at the least.
+    pub outward: u32,
 }
 
 /// Content of one block since its last use.
@@ -123,20 +103,11 @@ struct Open {
     outward: u32,
 }
 
-#[derive(Clone, Copy)]
-struct Gap {
-    block: u32,
-    from: u32,
-    to: u32,
-    leaves: u32,
-    inward: u32,
-    outward: u32,
-}
-
 struct Scan<'p> {
     program: &'p Program,
     lifetimes: bool,
     deaths: Deaths,
+    access_percent: u32,
     /// The last launch is over in this slot.
     slot: u32,
     /// By block: it may be used on the host.
@@ -154,14 +125,15 @@ impl Gaps {
     pub fn of(
         program: &Program,
         slots: &Slots,
-        lifetimes: bool,
-        deaths: Deaths,
+        (lifetimes, deaths): (bool, Deaths),
         reach: Reach,
+        access_percent: u32,
     ) -> Self {
         let mut scan = Scan {
             program,
             lifetimes,
             deaths,
+            access_percent,
             slot: 0,
             reached: (0..program.blocks())
                 .map(|block| reach.includes(program, Block(block as u32)))
@@ -211,59 +183,11 @@ impl Gaps {
                 Step::Alloc(_) | Step::Use(_) | Step::Unuse(..) | Step::Iteration(_) => {}
             }
         }
-        let gaps = scan.finish(slots.len() as u32 + 1);
-        let (shares, wanted) = shares(&gaps, slots.len());
-        let mut cells: Vec<Cell> = gaps
-            .iter()
-            .zip(shares)
-            .map(|(gap, share)| Cell {
-                to: gap.to,
-                share,
-                inward: gap.inward,
-                outward: gap.outward,
-                from: gap.from,
-                leaves: u64::from(gap.leaves),
-            })
-            .collect();
-        merge(&mut cells);
         Self {
-            cells,
-            wanted: wanted
-                .into_iter()
-                .map(|frames| u64::from(frames) * WHOLE)
-                .collect(),
+            all: scan.finish(slots.len() as u32 + 1),
+            slots: slots.len(),
             widest,
             widest_blocks,
-        }
-    }
-}
-
-/// Leaves of a block.
-const WHOLE: u64 = LEAVES as u64;
-
-impl Gaps {
-    /// The same gaps, counted in leaves.
-    pub fn in_leaves(&self) -> Self {
-        let mut cells = self.cells.clone();
-        let mut wanted = vec![0; self.wanted.len()];
-        let (mut begin, mut end) = (wanted.clone(), wanted.clone());
-        for cell in &mut cells {
-            cell.share = LEAVES;
-            begin[cell.from as usize] += cell.leaves;
-            if let Some(end) = end.get_mut(cell.to as usize) {
-                *end += cell.leaves;
-            }
-        }
-        let mut open = 0;
-        for (boundary, wanted) in wanted.iter_mut().enumerate() {
-            open = open + begin[boundary] - end[boundary];
-            *wanted = open;
-        }
-        merge(&mut cells);
-        Self {
-            cells,
-            wanted,
-            ..self.clone()
         }
     }
 }
@@ -282,14 +206,17 @@ impl Scan<'_> {
         if access.mode.writes() {
             self.written[index] |= self.program.written(access);
         }
+        let used = used(access, self.access_percent);
         let (inward, outward) = match (self.reached[index], access.mode) {
             (false, _) => (WHOLE_LEAF, WHOLE_LEAF),
-            (true, Mode::Read) => (uses(access), 0),
-            (true, Mode::Update) => (uses(access), uses(access)),
-            (true, Mode::Overwrite) => (0, uses(access)),
+            (true, Mode::Read) => (used, 0),
+            (true, Mode::Update) => (used, used),
+            (true, Mode::Overwrite) => (0, used),
         };
         let gaps = &mut self.gaps;
         let open = &mut self.open[index];
+        // What is used again in the same slot was written there before, or left since.
+        let mut now = vec![(access.leaves, outward)];
         for part in open.iter_mut() {
             let again = part.leaves & needed;
             if !again.is_empty() && part.slot < slot {
@@ -297,22 +224,29 @@ impl Scan<'_> {
                     block: access.block.0,
                     from: part.slot,
                     to: slot,
-                    leaves: again.count(),
+                    leaves: again,
                     inward,
                     outward: part.outward,
                 });
             }
+            let both = part.leaves & access.leaves;
+            if part.slot == slot && part.outward > 0 && access.mode.needs_content() {
+                now[0].0 = now[0].0.minus(both);
+                now.push((both, (part.outward + outward).min(WHOLE_LEAF)));
+            }
             part.leaves = part.leaves.minus(access.leaves);
         }
         open.retain(|part| !part.leaves.is_empty());
-        let same = |part: &&mut Open| (part.slot, part.outward) == (slot, outward);
-        match open.iter_mut().find(same) {
-            Some(part) => part.leaves |= access.leaves,
-            None => open.push(Open {
-                leaves: access.leaves,
-                slot,
-                outward,
-            }),
+        for (leaves, outward) in now.into_iter().filter(|(leaves, _)| !leaves.is_empty()) {
+            let same = |part: &&mut Open| (part.slot, part.outward) == (slot, outward);
+            match open.iter_mut().find(same) {
+                Some(part) => part.leaves |= leaves,
+                None => open.push(Open {
+                    leaves,
+                    slot,
+                    outward,
+                }),
+            }
         }
     }
 
@@ -325,18 +259,16 @@ impl Scan<'_> {
                 Deaths::Foreseen => &[],
             };
             let dying = piece.leaves & self.written[index];
-            let parts = open
-                .iter()
-                .map(|part| (part.slot, part.leaves & dying, part.outward));
-            let tails = parts.filter(|(slot, leaves, _)| *slot < self.slot && !leaves.is_empty());
-            self.gaps.extend(tails.map(|(slot, leaves, outward)| Gap {
+            let tails = open.iter().map(|part| Gap {
                 block: piece.block.0,
-                from: slot,
+                from: part.slot,
                 to: self.slot,
-                leaves: leaves.count(),
+                leaves: part.leaves & dying,
                 inward: 0,
-                outward,
-            }));
+                outward: part.outward,
+            });
+            let idle = |gap: &Gap| gap.from < gap.to && !gap.leaves.is_empty();
+            self.gaps.extend(tails.filter(idle));
             self.written[index] = self.written[index].minus(piece.leaves);
             self.forget(index, piece.leaves);
         }
@@ -384,7 +316,7 @@ impl Scan<'_> {
                             block: index as u32,
                             from: part.slot,
                             to: after,
-                            leaves: preserved.count(),
+                            leaves: preserved,
                             // Beyond the stretch it may come at any price.
                             inward: WHOLE_LEAF,
                             outward: part.outward,
@@ -397,47 +329,4 @@ impl Scan<'_> {
             .sort_unstable_by_key(|gap| (gap.block, gap.from, gap.to, gap.inward));
         self.gaps
     }
-}
-
-/// The share of each gap, and the frames wanted at each boundary.
-fn shares(gaps: &[Gap], slots: usize) -> (Vec<u32>, Vec<u32>) {
-    let mut shares = Vec::with_capacity(gaps.len());
-    let mut wanted = vec![0u32; slots + 1];
-    // Leaves of one block in gaps, by boundary.
-    let mut held = vec![0u32; slots + 1];
-    for block in gaps.chunk_by(|one, other| one.block == other.block) {
-        for gap in block {
-            for boundary in gap.from..gap.to {
-                let held = &mut held[boundary as usize];
-                wanted[boundary as usize] += u32::from(*held == 0);
-                *held += gap.leaves;
-            }
-        }
-        for gap in block {
-            let least = if gap.leaves >= LEAVES {
-                LEAVES
-            } else {
-                let span = &held[gap.from as usize..gap.to as usize];
-                span.iter().copied().min().unwrap_or(LEAVES)
-            };
-            let share = SHARES.into_iter().find(|share| *share <= least);
-            shares.push(share.unwrap_or(1));
-        }
-        for gap in block {
-            held[gap.from as usize..gap.to as usize].fill(0);
-        }
-    }
-    (shares, wanted)
-}
-
-/// Sorts cells and adds up those that differ in nothing else.
-pub(super) fn merge(cells: &mut Vec<Cell>) {
-    cells.sort_unstable();
-    cells.dedup_by(|next, kept| {
-        let same = next.from == kept.from && next.pool() == kept.pool();
-        if same {
-            kept.leaves += next.leaves;
-        }
-        same
-    });
 }

@@ -13,7 +13,8 @@
 use highs::{ColProblem, Row, Sense};
 
 use super::coarse::Coarse;
-use super::gaps::{Cell, Gaps, WHOLE_LEAF};
+use super::cost::WHOLE_LEAF;
+use super::counts::{Cell, Counted};
 use super::price::{Prices, Stretch};
 use super::slots::Slots;
 use super::window::Tiling;
@@ -31,7 +32,7 @@ const COUNTS: [usize; 6] = [192, 144, 112, 80, 56, 40];
 /// where it begins or ends), so with exact arithmetic the program's are no worse.
 pub(super) fn bound(
     slots: &Slots,
-    gaps: &Gaps,
+    gaps: &Counted,
     tiling: &Tiling,
     frames: u64,
     leaf: [f64; 3],
@@ -147,7 +148,7 @@ impl Transfer<'_> {
         let (first, to) = (pool[0].from, pool[0].to);
         let saved = UNIT / f64::from(pool[0].share);
         let moves =
-            [pool[0].inward, pool[0].outward].map(|pages| f64::from(pages) / f64::from(WHOLE_LEAF));
+            [pool[0].inward, pool[0].outward].map(|cost| f64::from(cost) / f64::from(WHOLE_LEAF));
         let mut gaps = pool.iter().peekable();
         let mut idle = 0.0;
         // away[at] = away[at - 1] + out[at] - in[at], by boundary.

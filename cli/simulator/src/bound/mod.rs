@@ -1,14 +1,15 @@
 //! Proven lower bounds on the steady iteration time.
 //!
 //! A bound holds for every schedule of a **class**: of what may be dropped unsaved
-//! (lifetimes on or off, and whether deaths are foreseen or told, see `gaps`), and of what must be on the device at one instant
-//! (streaming: what an access touches; atomic: all that a launch touches). All classes keep
+//! (lifetimes on or off, and whether deaths are foreseen or told, see `gaps`), and of what must be
+//! on the device at one instant (streaming: what an access touches; atomic: all that a launch
+//! touches). All classes keep
 //! content in one place at a time, copy out whatever leaves the device, compute nothing
 //! twice, and hold a frame of 2 MiB for each block with anything on the device. What they may
 //! use over the link without moving it tells classes apart as well ([`Reach`]): nothing; what
 //! some launch uses by an index; or everything. An access there takes what it uses of the link,
-//! while the launch is at it, at no more than the rate of copies. Costs of faults and calls, launch overhead, a limited
-//! host and SSDs are left out, which can only make a bound lower.
+//! while the launch is at it, at the rate of such accesses. Costs of faults and calls, launch
+//! overhead, a limited host and SSDs are left out, which can only make a bound lower.
 //!
 //! | name | no iteration is shorter because | found by |
 //! | --- | --- | --- |
@@ -23,6 +24,9 @@
 //! `lb3-access`. `lb1` counts what moves and is none of these. A schedule is held against the
 //! bound of the least class that its policy, and what it did, are in.
 //!
+//! `lb2` and `lb3` count what is wanted of the device in three ways (`counts`), each a bound: in
+//! leaves, in frames shared by leaves, and in blocks, whose gaps are taken together (`runs`).
+//!
 //! `lb0 <= lb2`, and `lb3` is no less than `lb2` up to the solver's accuracy; `lb1` counts
 //! bytes over all steady iterations, so a finer `lb2` is mostly above it, but need not be.
 //!
@@ -33,12 +37,15 @@
 
 #[cfg(feature = "lp")]
 mod coarse;
+mod cost;
+mod counts;
 mod gaps;
 #[cfg(feature = "lp")]
 mod linear;
 #[cfg(any(feature = "lp", test))]
 mod price;
 mod rates;
+mod runs;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -51,6 +58,7 @@ use crate::units::{BLOCK_BYTES, Nanos};
 
 pub use gaps::Reach;
 
+use counts::Counted;
 use gaps::Gaps;
 use rates::Rates;
 use slots::Slots;
@@ -152,10 +160,13 @@ pub fn strongest(
 #[derive(Clone, Debug)]
 pub struct Bounds {
     slots: Slots,
-    /// Counted in frames.
-    frames: Gaps,
-    /// Counted in leaves.
-    leaves: Gaps,
+    /// Most leaves that a launch touches, by slot.
+    widest: Vec<u64>,
+    /// Most blocks that a launch touches.
+    widest_blocks: u64,
+    leaves: Counted,
+    frames: Counted,
+    blocks: Counted,
     rates: Rates,
     lifetimes: bool,
     deaths: Deaths,
@@ -177,11 +188,16 @@ impl Bounds {
         reach: Reach,
     ) -> Self {
         let slots = Slots::cut(program, machine.rules, SLOTS);
-        let frames = Gaps::of(program, &slots, lifetimes, deaths, reach);
+        let rates = Rates::of(machine);
+        let class = (lifetimes, deaths);
+        let gaps = Gaps::of(program, &slots, class, reach, rates.access_percent);
         Self {
-            leaves: frames.in_leaves(),
-            frames,
-            rates: Rates::of(machine),
+            leaves: Counted::leaves(&gaps),
+            frames: Counted::frames(&gaps),
+            blocks: Counted::blocks(&gaps),
+            widest: gaps.widest,
+            widest_blocks: gaps.widest_blocks,
+            rates,
             slots,
             lifetimes,
             deaths,
@@ -228,7 +244,7 @@ impl Bounds {
     /// The same for schedules that hold all that a launch touches at one instant; none where
     /// a launch touches more than the device holds, so that there is no such schedule.
     pub fn lb1_atomic(&self, capacity_bytes: u64) -> Option<Bound> {
-        (self.frames.widest_blocks <= capacity_bytes / BLOCK_BYTES).then(|| {
+        (self.widest_blocks <= capacity_bytes / BLOCK_BYTES).then(|| {
             let bound = self.streaming("lb1-atomic", self.volume_time(capacity_bytes, true));
             Bound {
                 class: if self.lifetimes {
@@ -253,8 +269,20 @@ impl Bounds {
         self.priced(counted, &tiling, capacity_bytes)
     }
 
+    /// LB3 of each way to count.
+    #[cfg(test)]
+    fn every_lb3(&self, capacity_bytes: u64) -> Vec<Bound> {
+        let frames = capacity_bytes / BLOCK_BYTES;
+        let ways = [&self.leaves, &self.frames, &self.blocks].into_iter();
+        let all = ways.filter_map(|way| {
+            let tiling = window::tile(&self.slots, way, &self.rates, frames);
+            self.priced(way, &tiling, capacity_bytes)
+        });
+        all.collect()
+    }
+
     #[cfg(feature = "lp")]
-    fn priced(&self, counted: &Gaps, tiling: &Tiling, capacity_bytes: u64) -> Option<Bound> {
+    fn priced(&self, counted: &Counted, tiling: &Tiling, capacity_bytes: u64) -> Option<Bound> {
         let frames = capacity_bytes / BLOCK_BYTES;
         let leaf = self.rates.leaf();
         let time = linear::bound(&self.slots, counted, tiling, frames, leaf)?;
@@ -263,25 +291,28 @@ impl Bounds {
     }
 
     #[cfg(not(feature = "lp"))]
-    fn priced(&self, _: &Gaps, _: &Tiling, _: u64) -> Option<Bound> {
+    fn priced(&self, _: &Counted, _: &Tiling, _: u64) -> Option<Bound> {
         None
     }
 
-    /// The better tiling of those that count in frames and in leaves, and how it counts.
-    fn tile(&self, capacity_bytes: u64) -> (&Gaps, Tiling) {
+    /// The best tiling of those that count in leaves, in frames and in blocks, and how it counts;
+    /// of equal ones the simplest.
+    fn tile(&self, capacity_bytes: u64) -> (&Counted, Tiling) {
         let frames = capacity_bytes / BLOCK_BYTES;
-        let tile = |gaps| window::tile(&self.slots, gaps, &self.rates, frames);
-        let (in_leaves, in_frames) = (tile(&self.leaves), tile(&self.frames));
-        if in_frames.time > in_leaves.time {
-            (&self.frames, in_frames)
-        } else {
-            (&self.leaves, in_leaves)
+        let tile = |way| (way, window::tile(&self.slots, way, &self.rates, frames));
+        let mut best = tile(&self.leaves);
+        for way in [&self.frames, &self.blocks] {
+            let other = tile(way);
+            if other.1.time > best.1.time {
+                best = other;
+            }
         }
+        best
     }
 
     fn volume_of(&self, capacity_bytes: u64, atomic: bool) -> Volume {
         let frames = capacity_bytes / BLOCK_BYTES;
-        let (inward, outward) = volume::least(&self.slots, &self.leaves, frames, atomic);
+        let (inward, outward) = self.least(frames, atomic);
         let count = self.slots.iterations as u64;
         Volume {
             bytes_in: inward * crate::units::LEAF_BYTES / count,
@@ -291,9 +322,14 @@ impl Bounds {
 
     fn volume_time(&self, capacity_bytes: u64, atomic: bool) -> u64 {
         let frames = capacity_bytes / BLOCK_BYTES;
-        let (inward, outward) = volume::least(&self.slots, &self.leaves, frames, atomic);
+        let (inward, outward) = self.least(frames, atomic);
         let compute: u64 = self.slots.times.iter().sum();
-        compute.max(self.rates.least(inward, outward))
+        compute.max(self.rates.least([inward, outward, inward + outward]))
+    }
+
+    fn least(&self, frames: u64, atomic: bool) -> (u64, u64) {
+        let widest = atomic.then_some(self.widest.as_slice());
+        volume::least(&self.slots, &self.leaves, frames, widest)
     }
 
     /// A bound of the streaming class from one on the whole stretch.

@@ -14,7 +14,8 @@
 //! of its own accuracy does not matter, and an LP over an average iteration may propose
 //! prices that are then applied to the whole stretch, gap by gap.
 
-use super::gaps::{Cell, WHOLE_LEAF};
+use super::cost::WHOLE_LEAF;
+use super::counts::Cell;
 use crate::units::LEAVES;
 
 /// Prices by slot (`0 ..= count + 1`) and boundary (`0 ..= count`).
@@ -118,7 +119,7 @@ fn least_costs(
 ) {
     let end = span.end;
     let share = f64::from(cell.share);
-    let of_leaf = |pages: u32| f64::from(pages) / f64::from(WHOLE_LEAF);
+    let of_leaf = |cost: u32| f64::from(cost) / f64::from(WHOLE_LEAF);
     let [use_in, use_out] = [cell.inward, cell.outward].map(of_leaf);
     // From the boundary at hand to the end: while it is there, while it is away.
     let (mut there, mut away) = (0.0f64, use_in * pay[end][0]);

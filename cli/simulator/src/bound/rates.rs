@@ -9,6 +9,9 @@ pub(super) struct Rates {
     pub inward: Rate,
     pub outward: Rate,
     pub both: Option<Rate>,
+    /// The rate of the device's own accesses to the host's memory over that of copies, percent.
+    /// Under a joint cap 100: there they leave the rest to the other direction.
+    pub access_percent: u32,
 }
 
 impl Rates {
@@ -17,6 +20,10 @@ impl Rates {
             inward: machine.link_in,
             outward: machine.link_out,
             both: machine.link_total,
+            access_percent: match machine.link_total {
+                Some(_) => 100,
+                None => machine.access_percent.clamp(1, 100),
+            },
         }
     }
 
@@ -28,9 +35,9 @@ impl Rates {
         [nanos(self.inward), nanos(self.outward), both]
     }
 
-    /// Least time to move so many leaves in and out, nanoseconds, rounded down.
-    pub fn least(&self, inward: u64, outward: u64) -> u64 {
-        let both = self.both.map_or(0, |rate| time(rate, inward + outward));
+    /// Least time to move so many leaves in, out and in both together, nanoseconds, rounded down.
+    pub fn least(&self, [inward, outward, both]: [u64; 3]) -> u64 {
+        let both = self.both.map_or(0, |rate| time(rate, both));
         time(self.inward, inward)
             .max(time(self.outward, outward))
             .max(both)

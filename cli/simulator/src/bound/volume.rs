@@ -6,19 +6,24 @@
 //! 32 to a frame, so that all units are equal and the rule is exact; what was there when the
 //! stretch began may be whatever suits best, and so may what is there when it ends.
 
-use super::gaps::{Cell, Gaps};
+use super::counts::{Cell, Counted};
 use super::slots::Slots;
 use crate::units::LEAVES;
 
 /// Least leaves in and out over the whole stretch.
 ///
-/// `atomic`: everything that a launch touches is on the device at one instant; otherwise
-/// only what an access touches.
-pub(super) fn least(slots: &Slots, gaps: &Gaps, frames: u64, atomic: bool) -> (u64, u64) {
+/// `widest`: everything that a launch touches is on the device at one instant, by slot at most so
+/// many leaves; otherwise only what an access touches.
+pub(super) fn least(
+    slots: &Slots,
+    leaves: &Counted,
+    frames: u64,
+    widest: Option<&[u64]>,
+) -> (u64, u64) {
     let count = slots.len();
     let held = frames * u64::from(LEAVES);
-    let limits = atomic.then(|| {
-        let limits = gaps.widest.iter();
+    let limits = widest.map(|widest| {
+        let limits = widest.iter();
         limits.map(|widest| held.saturating_sub(*widest)).collect()
     });
     let span = |cell: &Cell| Span {
@@ -27,9 +32,9 @@ pub(super) fn least(slots: &Slots, gaps: &Gaps, frames: u64, atomic: bool) -> (u
         leaves: cell.leaves,
     };
     // A tail away never comes in.
-    let uses = gaps.cells.iter().filter(|cell| cell.inward > 0).map(span);
+    let uses = leaves.cells.iter().filter(|cell| cell.inward > 0).map(span);
     let inward = sweep(count, held, limits.as_deref(), uses);
-    let backward = gaps.cells.iter().map(span).map(|span| Span {
+    let backward = leaves.cells.iter().map(span).map(|span| Span {
         from: count + 1 - span.to,
         to: count + 1 - span.from,
         ..span

@@ -19,7 +19,8 @@
 
 use std::collections::BTreeSet;
 
-use super::gaps::{Cell, Gaps, SHARES, WHOLE_LEAF};
+use super::cost::WHOLE_LEAF;
+use super::counts::{Cell, Counted, SHARES};
 use super::rates::Rates;
 use super::slots::Slots;
 use crate::units::LEAVES;
@@ -39,7 +40,7 @@ pub(super) struct Tiling {
 }
 
 /// Finds the best tiling; of equal ones one with few windows.
-pub(super) fn tile(slots: &Slots, gaps: &Gaps, rates: &Rates, frames: u64) -> Tiling {
+pub(super) fn tile(slots: &Slots, gaps: &Counted, rates: &Rates, frames: u64) -> Tiling {
     let count = slots.len();
     // Cells by their end: each boundary adds those that end in its slot.
     let mut ending: Vec<&[Cell]> = vec![&[]; count + 2];
@@ -61,10 +62,15 @@ pub(super) fn tile(slots: &Slots, gaps: &Gaps, rates: &Rates, frames: u64) -> Ti
         }
         for i in (0..j).rev() {
             let mut time = before[j] - before[i];
+            let mut most = [0; 3];
             for side in &mut sides {
                 let (inward, outward) = side.window(i);
-                time = time.max(rates.least(inward / LEAF_PARTS, outward / LEAF_PARTS));
+                let (inward, outward) = (inward / LEAF_PARTS, outward / LEAF_PARTS);
+                for (most, leaves) in most.iter_mut().zip([inward, outward, inward + outward]) {
+                    *most = leaves.max(*most);
+                }
             }
+            time = time.max(rates.least(most));
             if best[i] + time >= best[j] {
                 best[j] = best[i] + time;
                 begin[j] = i;
@@ -84,16 +90,16 @@ pub(super) fn tile(slots: &Slots, gaps: &Gaps, rates: &Rates, frames: u64) -> Ti
     }
 }
 
-/// The `theta` to try, in pages. Where whole leaves move, the shares.
-fn thetas(gaps: &Gaps) -> BTreeSet<u64> {
+/// The `theta` to try, of [`WHOLE_LEAF`]. Where whole leaves move, the shares.
+fn thetas(gaps: &Counted) -> BTreeSet<u64> {
     let mut thetas = BTreeSet::from([u64::from(LEAVES * WHOLE_LEAF)]);
     let shares = SHARES.into_iter();
     let finest = gaps.cells.iter().map(|cell| cell.share).min();
     let used = shares.filter(|share| finest.is_some_and(|finest| finest <= *share));
     thetas.extend(used.map(|share| u64::from(share * WHOLE_LEAF)));
     for cell in &gaps.cells {
-        for pages in [cell.inward, cell.outward] {
-            thetas.insert(u64::from(cell.share * pages));
+        for cost in [cell.inward, cell.outward] {
+            thetas.insert(u64::from(cell.share * cost));
         }
     }
     thetas.remove(&0);
@@ -102,7 +108,7 @@ fn thetas(gaps: &Gaps) -> BTreeSet<u64> {
 
 /// What must move in each window that ends at one boundary, for one `theta`.
 struct Sides {
-    /// In pages.
+    /// Of [`WHOLE_LEAF`].
     theta: u64,
     /// What the frames hold across each boundary, in parts of leaves.
     held: Vec<u64>,
@@ -119,7 +125,7 @@ struct Sides {
 }
 
 impl Sides {
-    fn new(theta: u64, frames: u64, gaps: &Gaps, excess: &[u64]) -> Self {
+    fn new(theta: u64, frames: u64, gaps: &Counted, excess: &[u64]) -> Self {
         let count = excess.len() - 1;
         let mut begins = vec![0; count + 2];
         for cell in &gaps.cells {
@@ -170,7 +176,7 @@ impl Sides {
 }
 
 /// By boundary: weight of the gaps across it beyond the frames wanted, in parts of frames.
-fn excess(gaps: &Gaps, count: usize) -> Vec<u64> {
+fn excess(gaps: &Counted, count: usize) -> Vec<u64> {
     let mut steps = vec![0i64; count + 2];
     for cell in &gaps.cells {
         let weight = (cell.leaves * PARTS / u64::from(cell.share)) as i64;
@@ -186,8 +192,8 @@ fn excess(gaps: &Gaps, count: usize) -> Vec<u64> {
     over.collect()
 }
 
-/// What a cell counts, in parts of leaves, where so many pages of each leaf must move.
-fn weight(theta: u64, cell: &Cell, pages: u32) -> u64 {
+/// What a cell counts, in parts of leaves, where so much of each leaf must move.
+fn weight(theta: u64, cell: &Cell, cost: u32) -> u64 {
     let share = u64::from(cell.share);
-    cell.leaves * PARTS * theta.min(share * u64::from(pages)) / share
+    cell.leaves * PARTS * theta.min(share * u64::from(cost)) / share
 }

@@ -8,9 +8,18 @@ use std::collections::{BTreeSet, HashSet};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
+use super::super::counts::Counted;
 use super::super::gaps::Gaps;
 use super::super::price::{Prices, Stretch};
 use super::*;
+
+/// A machine on which an access takes as long as a copy.
+fn machine() -> Machine {
+    Machine {
+        access_percent: 100,
+        ..test_machine()
+    }
+}
 
 /// A launch: which block, whether it overwrites it (or updates it) and whether that is a fill,
 /// the block that is given back afterwards if it is in use, and its ticks of compute.
@@ -94,7 +103,7 @@ impl Case {
 
     fn bounds(&self, program: &Program) -> Bounds {
         let class = (self.lifetimes, self.deaths);
-        Bounds::reaching(program, &test_machine(), class, self.reach)
+        Bounds::reaching(program, &machine(), class, self.reach)
     }
 
     /// The launches of the steady iterations.
@@ -264,22 +273,26 @@ proptest! {
         link in prop::collection::vec([0.0..2.0, 0.0..2.0, 0.0..0.0001], 64),
     ) {
         let program = case.program();
-        let machine = test_machine();
+        let machine = machine();
         let slots = Slots::cut(&program, machine.rules, 64);
-        let gaps = Gaps::of(&program, &slots, case.lifetimes, case.deaths, case.reach);
+        let class = (case.lifetimes, case.deaths);
+        let gaps = Gaps::of(&program, &slots, class, case.reach, 100);
         let count = slots.len();
         let mut prices = Prices::free(count);
         prices.frame.copy_from_slice(&frame[..=count]);
         prices.link.copy_from_slice(&link[..count + 2]);
-        let stretch = Stretch {
-            times: &slots.times,
-            wanted: &gaps.wanted,
-            cells: &gaps.cells,
-            frames: u64::from(case.frames),
-            leaf: Rates::of(&machine).leaf(),
-        };
         let shortest = case.shortest() * BLOCK_TIME;
-        prop_assert!(stretch.bound(prices) <= shortest as f64);
+        let ways = [Counted::leaves(&gaps), Counted::frames(&gaps), Counted::blocks(&gaps)];
+        for counted in ways {
+            let stretch = Stretch {
+                times: &slots.times,
+                wanted: &counted.wanted,
+                cells: &counted.cells,
+                frames: u64::from(case.frames),
+                leaf: Rates::of(&machine).leaf(),
+            };
+            prop_assert!(stretch.bound(prices.clone()) <= shortest as f64);
+        }
     }
 }
 

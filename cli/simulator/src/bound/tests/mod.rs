@@ -1,6 +1,7 @@
 //! The bounds against closed forms, every policy, and all schedules of small programs.
 
 mod exhaustive;
+mod halves;
 
 use std::collections::BTreeMap;
 
