@@ -45,11 +45,13 @@ pub enum Reason {
     Slower,
     /// Migrates again: memory was handed out anew there.
     Renewed,
+    /// Migrates for a while: whether that is faster by now is to be seen.
+    Compared,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Needed,
         Self::UsedOnHost,
         Self::Correlated,
@@ -66,6 +68,7 @@ impl Reason {
         Self::Partly,
         Self::Slower,
         Self::Renewed,
+        Self::Compared,
     ];
 
     /// A word for it.
@@ -87,6 +90,7 @@ impl Reason {
             Self::Partly => "partly",
             Self::Slower => "slower",
             Self::Renewed => "renewed",
+            Self::Compared => "compared",
         }
     }
 
@@ -109,6 +113,7 @@ impl Reason {
             Self::Partly => "a part of it was on the device, and the rest used on the host",
             Self::Slower => "launches took longer while it was used on the host",
             Self::Renewed => "memory was handed out anew there",
+            Self::Compared => "it was to be seen whether launches are faster by now if it migrates",
         }
     }
 }

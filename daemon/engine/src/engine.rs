@@ -182,6 +182,7 @@ impl Engine {
         self.now = self.now.max(now);
         self.world.now = self.now;
         let world = &mut self.world;
+        world.was_full |= !world.probes && world.free_frames(world.capacity) <= 0;
         let stride = self.pace.stride();
         world.running_end = world.window.running_end(stride);
         // An eviction takes effect behind those under way: what begins until then counts

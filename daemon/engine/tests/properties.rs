@@ -412,6 +412,14 @@ fn nothing_is_evicted_while_what_runs_began_before_anyone_told() {
     for number in 0..32 {
         assert_eq!(served(&mut engine, number), [], "block {number}");
     }
+    // One more is used than fits, so the driver evicts one.
+    let evicted = Event::Migration {
+        range: block(0),
+        direction: Direction::Out,
+        cause: Cause::Eviction,
+    };
+    engine.step(Micros(40_000), &evicted);
+    assert_eq!(served(&mut engine, 32), [], "block 32");
     let launch = |seq| {
         Event::Launch(Launch {
             function: FunctionId(1),

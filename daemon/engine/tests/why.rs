@@ -58,9 +58,10 @@ fn a_block_goes_for_one_that_is_needed_sooner() {
     for decision in exchanged {
         let rival = decision.rival_use.unwrap();
         assert!(rival >= decision.launch, "{decision:?}");
-        // A block of which no next use is known goes for any.
+        // A block of which no next use is known goes for any, and one that a launch comes to
+        // late for one that it comes to early.
         assert!(
-            decision.next_use.is_none_or(|own| own > rival),
+            decision.next_use.is_none_or(|own| own >= rival),
             "{decision:?}"
         );
         assert!(decision.cost_us > 0);

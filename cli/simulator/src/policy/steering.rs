@@ -115,9 +115,7 @@ impl Steering {
                 clock.groups.push(std::mem::take(&mut clock.nanos));
             }
         }
-        if self.awake.is_none() {
-            self.wake(desk, desk.now() + LATENCY);
-        }
+        self.wake(desk, desk.now() + LATENCY);
     }
 
     /// Writes down what the engine has written down, where that was asked for.

@@ -2,11 +2,13 @@
 //! run to the next.
 
 use super::correction::{CORRECTIONS, STRIKES};
-use super::{Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD};
+use std::sync::Arc;
+
+use super::{Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD, SWEEP_SHARE};
 use crate::identity::UNKNOWN;
 use crate::profile::{Corrected, Profile};
 use crate::units::{BLOCK_BYTES, BlockId};
-use crate::world::block::Extent;
+use crate::world::block::{Extent, normalize};
 use crate::world::memory::Memory;
 use crate::world::window::Pending;
 
@@ -15,16 +17,42 @@ const OBSERVED_BLOCKS: u64 = 16;
 
 impl Accesses {
     /// Of `absent` blocks in the loose memory of a launch of `function`, it touched so many.
-    pub(crate) fn observe(&mut self, function: u32, absent: u64, touched: u64) {
-        let full = self.regular.len() >= self.limit && !self.regular.contains_key(&function);
-        if absent < OBSERVED_BLOCKS || full {
-            return;
+    /// Whether it is learned from that that its launches use all of it.
+    pub(crate) fn observe(&mut self, function: u32, absent: u64, touched: u64) -> bool {
+        let known = self.regular.contains_key(&function);
+        if absent < OBSERVED_BLOCKS || (self.regular.len() >= self.limit && !known) {
+            return false;
         }
         if touched * 2 < absent {
             self.regular.insert(function, false);
-        } else if touched * 8 >= absent * 7 {
-            self.regular.entry(function).or_insert(true);
+        } else if touched * 8 >= absent * 7 && !known {
+            self.regular.insert(function, true);
+            return true;
         }
+        false
+    }
+
+    /// What a launch with these pointers uses once its function is known to use all of its
+    /// arguments, though `access` was told of it before that; none where that changes nothing.
+    pub(crate) fn whole(&self, access: &Access, arguments: &[Argument]) -> Option<Access> {
+        let here_and_there = |argument: &Argument| {
+            let word = (argument.function, argument.word);
+            self.scatter.is_scattered(word, false, false)
+        };
+        if access.loose.is_empty() || arguments.iter().any(here_and_there) {
+            return None;
+        }
+        let mut parts = access.sweep.as_ref().unwrap_or(&access.set).to_vec();
+        parts.extend_from_slice(&access.loose);
+        let mut set = [&access.set[..], &access.loose[..]].concat();
+        normalize(&mut set);
+        let blocks: u64 = parts.iter().map(|extent| extent.count).sum();
+        let sweep = blocks > self.capacity_blocks / SWEEP_SHARE;
+        Some(Access {
+            set: Arc::from(set),
+            loose: Arc::from([]),
+            sweep: sweep.then(|| Arc::from(parts)),
+        })
     }
 
     /// A block faulted while `launch` ran, though it was not expected. `words` are the

@@ -85,3 +85,40 @@ fn tiles_end_where_the_next_one_begins() {
     let second = pointer(&mut accesses, &mut memory, 0, tile(1));
     assert_eq!(blocks(&second), [(8, 8), (20, 1)]);
 }
+
+#[test]
+fn what_queued_launches_use_is_all_once_their_function_is_seen_to_use_all() {
+    let mut memory = Memory::default();
+    let range = Range {
+        address: ALLOCATION,
+        bytes: 64 * BLOCK_BYTES,
+    };
+    memory.insert(range, false, range.bytes);
+    // More than half of the device.
+    let mut accesses = Accesses::new(100, 100);
+    // A pointer behind it, so that it is bounded and not guessed from threads.
+    memory.resolve(ALLOCATION + 64 * BLOCK_BYTES - 1);
+    let queued = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
+    assert_eq!((blocks(&queued), queued.loose.len()), (vec![], 1));
+    assert!(!accesses.observe(3, 10, 10), "too few to tell");
+    assert!(!accesses.observe(3, 40, 30), "a part alone");
+    assert!(accesses.observe(3, 40, 40));
+    assert!(!accesses.observe(3, 40, 40), "it was known");
+    let whole = accesses.whole(&queued, &[ARGUMENT]).expect("it uses more");
+    assert_eq!((blocks(&whole), whole.loose.len()), (vec![(0, 64)], 0));
+    assert_eq!(whole.sweep.as_deref(), Some(&whole.set[..]));
+    let later = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
+    assert_eq!(blocks(&later), blocks(&whole), "as if it came later");
+    assert!(accesses.whole(&later, &[ARGUMENT]).is_none());
+}
+
+#[test]
+fn an_argument_that_is_used_here_and_there_stays_so_in_queued_launches() {
+    let (mut memory, mut accesses) = one_allocation();
+    let id = |number: u64| BlockId(0x100 + number);
+    let left: Vec<BlockId> = (0..64).map(id).collect();
+    accesses.scatter.observe(&[ARGUMENT], &[], &left);
+    let queued = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
+    assert!(!queued.loose.is_empty());
+    assert!(accesses.whole(&queued, &[ARGUMENT]).is_none());
+}

@@ -36,7 +36,10 @@ impl Engine {
                 let Watch {
                     absent, touched, ..
                 } = self.watch;
-                self.accesses.observe(argument.function, absent, touched);
+                let function = argument.function;
+                if self.accesses.observe(function, absent, touched) {
+                    self.take_whole(function);
+                }
             }
             let world = &mut self.world;
             let mut slots = std::mem::take(&mut self.slots);
@@ -84,6 +87,34 @@ impl Engine {
         }
         while let Some(range) = self.world.window.pop_death() {
             self.world.bury(range);
+        }
+    }
+
+    /// Launches of a function turned out to use all of their arguments: so will those that are
+    /// queued, of which the program may have put many there before the first one ran.
+    fn take_whole(&mut self, function: u32) {
+        let world = &mut self.world;
+        for launch in world.window.iter_mut() {
+            if launch.arguments.first().map(|first| first.function) != Some(function) {
+                continue;
+            }
+            let Some(whole) = self.accesses.whole(&launch.access(), &launch.arguments) else {
+                continue;
+            };
+            let begin = launch.position * TICKS;
+            for extent in whole.sweep.as_ref().unwrap_or(&whole.set).iter() {
+                self.slots.clear();
+                let slots = world.blocks.within(extent.first, extent.end());
+                self.slots.extend(slots);
+                for &(number, slot) in &self.slots {
+                    let moment = match whole.sweep {
+                        Some(_) => begin + (number - extent.first) * TICKS / extent.count,
+                        None => begin,
+                    };
+                    world.blocks.will_use_after_all(slot, moment);
+                }
+            }
+            launch.uses_instead(whole);
         }
     }
 

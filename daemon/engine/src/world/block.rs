@@ -112,6 +112,21 @@ impl Uses {
         self.moments.push(position);
     }
 
+    /// Adds a use that may come before others, unless there are so many already. Of several in
+    /// one launch the first counts.
+    fn insert(&mut self, moment: u64, most: usize) {
+        let at = self.kept().partition_point(|&kept| kept < moment);
+        let begin = self.begin as usize;
+        let same = |kept: Option<&u64>| kept.is_some_and(|kept| kept / TICKS == moment / TICKS);
+        if same(self.kept().get(at)) {
+            self.moments[begin + at] = moment;
+        } else if !same(at.checked_sub(1).and_then(|before| self.kept().get(before)))
+            && self.kept().len() < most
+        {
+            self.moments.insert(begin + at, moment);
+        }
+    }
+
     /// The newest one.
     pub(crate) fn last(&self) -> Option<u64> {
         self.kept().last().copied()
@@ -296,15 +311,31 @@ impl Blocks {
         block
             .habit
             .observe(&block.uses, moment / TICKS, lag, &mut self.trust);
-        let uses = &mut block.uses;
+        let most = self.most_uses();
+        let uses = &mut self.slots[slot as usize].uses;
         let before = uses.bytes();
-        let most = if self.use_bytes < USES_BYTES {
+        uses.push(moment, stale, most);
+        self.use_bytes += uses.bytes() - before;
+    }
+
+    /// A queued launch will use a block at this moment, though that was not known when it was
+    /// told of.
+    pub(crate) fn will_use_after_all(&mut self, slot: u32, moment: u64) {
+        self.mark(slot);
+        let most = self.most_uses();
+        let uses = &mut self.slots[slot as usize].uses;
+        let before = uses.bytes();
+        uses.insert(moment, most);
+        self.use_bytes += uses.bytes() - before;
+    }
+
+    /// Most moments kept of one block now.
+    fn most_uses(&self) -> usize {
+        if self.use_bytes < USES_BYTES {
             USES
         } else {
             LEAST_USES
-        };
-        uses.push(moment, stale, most);
-        self.use_bytes += uses.bytes() - before;
+        }
     }
 
     pub(crate) fn get(&self, slot: u32) -> &Block {
@@ -449,5 +480,28 @@ impl Blocks {
         let blocks = self.slots.capacity() * size_of::<Block>();
         (blocks + self.chances.bytes() as usize + self.use_bytes + lists * size_of::<u32>()) as u64
             + self.index.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_use_that_is_known_late_takes_its_place_among_the_others() {
+        let mut uses = Uses::default();
+        for position in [3, 5, 9] {
+            uses.push(position * TICKS, 0, 8);
+        }
+        uses.insert(7 * TICKS + 40, 8);
+        assert_eq!(uses.at_or_after(6 * TICKS), Some(7 * TICKS + 40));
+        assert_eq!(uses.at_or_after(8 * TICKS), Some(9 * TICKS));
+        // Of several in one launch the first counts.
+        uses.insert(7 * TICKS + 10, 8);
+        uses.insert(7 * TICKS + 90, 8);
+        assert_eq!(uses.kept().len(), 4);
+        assert_eq!(uses.at_or_after(6 * TICKS), Some(7 * TICKS + 10));
+        uses.insert(6 * TICKS, 4);
+        assert_eq!(uses.kept().len(), 4, "there are so many already");
     }
 }

@@ -71,6 +71,9 @@ pub(crate) struct World {
     pub enforce: bool,
     /// Faults and first touches leave content on the host.
     pub remote: bool,
+    /// The driver evicted, or more is known to be used than fits, or where nobody would tell, all
+    /// frames were taken.
+    pub was_full: bool,
     /// Bytes of blocks that launches used there.
     pub remote_bytes: u64,
     /// Content of single allocations may stay on the host, by command.
@@ -109,6 +112,7 @@ impl World {
             capacity: config.capacity.0 / BLOCK_BYTES,
             enforce: config.enforce,
             remote: config.remote,
+            was_full: false,
             remote_bytes: 0,
             use_on_host: config.use_on_host,
             visits: Visits::default(),
@@ -225,6 +229,7 @@ impl World {
     pub(crate) fn moved(&mut self, range: Range, direction: Direction, cause: Cause) {
         self.probes = true;
         self.evictions_told |= direction == Direction::Out && cause == Cause::Call;
+        self.was_full |= direction == Direction::Out && cause == Cause::Eviction;
         for id in range.blocks().take(1 << 12) {
             let Some(slot) = self.blocks.find(id) else {
                 continue;
@@ -283,6 +288,7 @@ impl World {
 
     /// A fault moves bytes of a block to the device.
     fn visited(&mut self, slot: u32, bytes: u64) {
+        let faults_us = self.visits.served(self.now);
         let block = self.blocks.get(slot);
         if !self.use_on_host || block.left == 0 {
             return;
@@ -290,13 +296,15 @@ impl World {
         let arrives = !block.holds_frame();
         if let Some(allocation) = self.memory.allocation_at(block.id.address()) {
             let (address, floor) = (allocation.range.address, self.floor());
-            self.visits.came(address, bytes, arrives, floor, self.now);
+            let came = (bytes, arrives);
+            self.visits.came(address, came, faults_us, floor);
         }
     }
 
     /// A block that the driver's fault path is about to serve.
     pub(crate) fn fault(&mut self, id: BlockId) -> Option<u32> {
         self.probes = true;
+        self.visits.faulted(self.now);
         let slot = self.blocks.find(id)?;
         let block = self.blocks.get_mut(slot);
         if block.residency == Residency::MovingIn && block.unproven {

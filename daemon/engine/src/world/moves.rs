@@ -10,12 +10,28 @@ use crate::decision::{Because, Decision, Fate, Step, launch_at};
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Micros};
 
+/// Calls for which there must be room before more are made.
+const REFILL: u64 = 2;
+
 impl World {
     /// Bytes that may be under way in one direction: a fault waits behind no more.
     pub(crate) fn inflight_limit(&self, queue: Queue) -> u64 {
         const MOST_US: f64 = 6_000.0;
         let in_time = (self.orders.rate(queue) * MOST_US) as u64;
         self.inflight_bytes.min(in_time).max(2 * BLOCK_BYTES)
+    }
+
+    /// Most bytes of one call in that direction.
+    fn call_bytes(&self, queue: Queue) -> u64 {
+        (self.inflight_limit(queue) / 4).max(BLOCK_BYTES)
+    }
+
+    /// So little is under way in that direction, of `limit` bytes, that there is room for whole
+    /// calls: one for each block that is done would cost a call for each block. Where a call is a
+    /// block, since the link is slow, any room will do.
+    pub(crate) fn takes_calls(&self, queue: Queue, limit: u64) -> bool {
+        let call = self.call_bytes(queue);
+        call == BLOCK_BYTES || self.orders.bytes(queue) + REFILL * call <= limit
     }
 
     /// May this block's content be dropped by command?
@@ -92,7 +108,7 @@ impl World {
         }
         let merge = match queue {
             Queue::Local => 64 << 20,
-            _ => (self.inflight_limit(queue) / 4).max(BLOCK_BYTES),
+            _ => self.call_bytes(queue),
         };
         let before = commands.len();
         self.orders

@@ -335,3 +335,47 @@ fn guessed_births_are_trusted_as_far_as_they_came_true_until_a_cycle_is_known() 
     assert!(world.history.lag().is_some());
     assert_eq!(world.births_trusted(), u64::MAX);
 }
+
+#[test]
+fn calls_wait_for_room_for_whole_ones_unless_a_call_is_a_block() {
+    let mut config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+    config.inflight_bytes = Bytes(8 * BLOCK_BYTES);
+    for (bytes_per_us, blocks, takes) in [
+        (16_000.0, 4, true),
+        (16_000.0, 5, false),
+        // Six milliseconds of this link are three blocks.
+        (1_050.0, 2, true),
+    ] {
+        config.link_bytes_per_us = bytes_per_us;
+        let mut world = World::new(&config);
+        let (mut stats, mut commands) = (Stats::default(), Vec::new());
+        let range = Range {
+            address: BLOCK_BYTES,
+            bytes: blocks * BLOCK_BYTES,
+        };
+        world.alloc(range, false, Residency::Host, &mut stats);
+        let set = [Extent {
+            first: 1,
+            count: blocks,
+        }];
+        let slots: Vec<u32> = world.slots(&set).collect();
+        for slot in slots {
+            let because = Reason::Needed;
+            let operation = Operation::Prefetch;
+            world.order(
+                Micros(0),
+                operation,
+                slot,
+                because,
+                &mut stats,
+                &mut commands,
+            );
+        }
+        let limit = world.inflight_limit(Queue::In);
+        assert_eq!(
+            world.takes_calls(Queue::In, limit),
+            takes,
+            "{blocks} blocks"
+        );
+    }
+}

@@ -16,11 +16,10 @@ use crate::units::{BLOCK_BYTES, Micros};
 const VISITS: u64 = 64;
 /// Otherwise one in so many blocks of the device, where that is more.
 const VISITS_SHARE: u64 = 4;
-/// After a disappointment so many times the evidence is wanted, and four times that after each
-/// further one: a trial lasts no longer than the first, so all of them cost little.
-const DOUBT: u64 = 64;
-/// A launch that takes less than this part of what it took before is not settled.
-const SETTLED: f64 = 0.95;
+/// One of several allocations that are told together was visited so often.
+const LEAST_VISITS: u64 = 4;
+/// Disappointments after which it makes no difference how many there were.
+const DISAPPOINTMENTS: u32 = 16;
 /// Launches over which they must lie.
 const LAUNCHES: u64 = 4;
 
@@ -34,6 +33,8 @@ pub(crate) enum Stay {
     Stays,
     /// It does, and memory was handed out anew there.
     Renewed,
+    /// It did, and faults bring it for a while.
+    Compared,
 }
 
 /// What was seen of an allocation.
@@ -43,13 +44,12 @@ pub(crate) struct Visit {
     bytes: u64,
     /// Blocks that commands brought meanwhile.
     fetched: u64,
-    /// Oldest launch that was not over, and the time, when the count began.
-    since: (u64, Micros),
-    /// What a launch took during the count before this one, microseconds; 0: unknown.
-    before_us: f64,
-    /// How many times the evidence is wanted after a disappointment.
-    doubt: u64,
-    pub stay: Stay,
+    /// Oldest launch that was not over when the count began.
+    since: u64,
+    /// How often it was tried in vain, and until when nothing is concluded.
+    disappointments: u32,
+    until: Micros,
+    stay: Stay,
 }
 
 impl Visit {
@@ -57,45 +57,75 @@ impl Visit {
     fn clear(&mut self) {
         (self.count, self.bytes, self.fetched) = (0, 0, 0);
     }
+
+    /// The visits were short of half of the blocks, and more than what was brought ahead.
+    fn is_sparse(&self) -> bool {
+        self.bytes * 2 < self.count * BLOCK_BYTES && self.count > self.fetched
+    }
 }
 
 /// Allocations that had better stay on the host.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Sparse {
-    /// Their starts.
-    pub addresses: Vec<u64>,
-    /// Oldest launch that was not over, and the time, when the first count began.
-    pub since: (u64, Micros),
-    /// How many times the evidence was wanted of the one that was doubted most; 1: never.
-    pub doubt: u64,
+    /// Their starts, and how often a launch visited each, in the mean.
+    pub visited: Vec<(u64, f64)>,
+    /// Oldest launch that was not over when the first count began.
+    pub since: u64,
 }
 
 /// The counts.
 #[derive(Debug, Default)]
 pub(crate) struct Visits {
     by_allocation: BTreeMap<u64, Visit>,
+    /// Visits since they were last looked at.
+    unseen: u64,
+    /// The time up to which what faults take was counted.
+    counted: Micros,
+    /// What they took where the visits were short and of little use, microseconds.
+    faults_us: u64,
     /// One of them may be enough.
     looked_for: bool,
 }
 
 impl Visits {
+    /// The device faults: the driver serves it from now on, unless it has others to serve.
+    pub(crate) fn faulted(&mut self, now: Micros) {
+        self.counted = self.counted.max(now);
+    }
+
+    /// It has served one: what that took, microseconds, one after the other.
+    pub(crate) fn served(&mut self, now: Micros) -> u64 {
+        let until = self.counted.max(now);
+        let since = std::mem::replace(&mut self.counted, until);
+        now.0.saturating_sub(since.0)
+    }
+
     /// A fault, or what the driver brings with it, moved so many bytes of a block that had been
-    /// on the device before; `arrives`: it was not there yet.
+    /// on the device before; `arrives`: it was not there yet. It took so many microseconds.
     pub(crate) fn came(
         &mut self,
         address: u64,
-        bytes: u64,
-        arrives: bool,
+        (bytes, arrives): (u64, bool),
+        faults_us: u64,
         floor: u64,
-        now: Micros,
     ) {
         let visit = self.by_allocation.entry(address).or_default();
         if visit.count == 0 && visit.bytes == 0 {
-            visit.since = (floor, now);
+            visit.since = floor;
         }
         visit.count += u64::from(arrives);
         visit.bytes += bytes;
-        self.looked_for |= visit.count >= VISITS;
+        if visit.is_sparse() {
+            self.faults_us += faults_us;
+        }
+        self.unseen += u64::from(arrives);
+        self.looked_for |= visit.count >= VISITS || self.unseen >= VISITS;
+    }
+
+    /// What launches waited, all in all, for faults that brought back what had been on the
+    /// device, where little of it was used, microseconds.
+    pub(crate) fn faults_us(&self) -> u64 {
+        self.faults_us
     }
 
     /// A command brought a block of the allocation.
@@ -105,75 +135,96 @@ impl Visits {
         }
     }
 
-    /// The allocations whose visits are short of half of their blocks, and more than what is
-    /// brought ahead. Others of which as much was seen begin anew. `turn`: the launches after
-    /// which the program repeats itself, where it does.
+    /// The allocations whose visits were short of half of their blocks, and more than what is
+    /// brought ahead: each by visits enough of its own, or several, none of which was wrong
+    /// before, by as many together. Others of which as much was seen begin anew. `turn`: the
+    /// launches after which the program repeats itself, where it does.
     pub(crate) fn sparse(
         &mut self,
         capacity: u64,
-        floor: u64,
-        now: Micros,
+        (floor, now): (u64, Micros),
         turn: Option<u64>,
     ) -> Option<Sparse> {
         if !std::mem::take(&mut self.looked_for) {
             return None;
         }
-        let mut found: Option<Sparse> = None;
-        for (&address, visit) in &mut self.by_allocation {
-            let launches = floor.saturating_sub(visit.since.0);
+        self.unseen = 0;
+        let share = |visit: &Visit| {
+            let launches = floor.saturating_sub(visit.since);
             let enough = match turn {
                 Some(turn) if launches >= turn => VISITS,
                 _ => VISITS.max(capacity / VISITS_SHARE),
             };
-            let wanted = enough.saturating_mul(visit.doubt.max(1));
-            if visit.stay != Stay::Migrates || visit.count < wanted || launches < LAUNCHES {
+            let seen = visit.stay == Stay::Migrates && launches >= LAUNCHES && now >= visit.until;
+            if seen {
+                visit.count as f64 / enough as f64
+            } else {
+                0.0
+            }
+        };
+        let joins = |visit: &Visit| {
+            visit.disappointments == 0 && visit.count >= LEAST_VISITS && visit.is_sparse()
+        };
+        let all = self.by_allocation.values();
+        let together: f64 = all.filter(|visit| joins(visit)).map(share).sum();
+        let mut found: Option<Sparse> = None;
+        for (&address, visit) in &mut self.by_allocation {
+            let share = share(visit);
+            let joins = together >= 1.0 && share > 0.0 && joins(visit);
+            if share < 1.0 && !joins {
                 continue;
             }
-            let sparse = visit.bytes * 2 < visit.count * BLOCK_BYTES && visit.count > visit.fetched;
-            let launch_us = now.0.saturating_sub(visit.since.1.0) as f64 / launches.max(1) as f64;
-            // While it still gets faster, what it takes says nothing of what it will.
-            let settled = visit.before_us > 0.0 && launch_us >= visit.before_us * SETTLED;
-            visit.before_us = launch_us;
-            visit.clear();
-            if sparse && settled {
-                let since = visit.since;
+            if visit.is_sparse() {
                 let found = found.get_or_insert(Sparse {
-                    addresses: Vec::new(),
-                    since,
-                    doubt: 1,
+                    visited: Vec::new(),
+                    since: visit.since,
                 });
-                found.doubt = found.doubt.max(visit.doubt);
-                found.addresses.push(address);
-                found.since = found.since.min(since);
+                let launches = floor.saturating_sub(visit.since).max(1);
+                let visits = visit.count as f64 / launches as f64;
+                found.visited.push((address, visits));
+                found.since = found.since.min(visit.since);
             }
+            visit.clear();
         }
         found
     }
 
-    /// It is treated so from now on. Whoever goes back to migrating wants more evidence the
-    /// next time.
+    /// It is treated so from now on.
     pub(crate) fn set(&mut self, address: u64, stay: Stay) {
         let visit = self.by_allocation.entry(address).or_default();
-        if stay == Stay::Migrates && visit.stay != Stay::Migrates {
-            visit.doubt = visit.doubt.max(DOUBT / 4).saturating_mul(4);
-        }
         visit.stay = stay;
-        visit.before_us = 0.0;
         visit.clear();
+    }
+
+    /// It migrates again, and was tried in vain: nothing is concluded until then, and for four
+    /// times as long after each further disappointment.
+    pub(crate) fn disappointed(&mut self, address: u64, now: Micros, until: Micros) {
+        self.set(address, Stay::Migrates);
+        let visit = self.by_allocation.entry(address).or_default();
+        let wait_us = until.0.saturating_sub(now.0) << (2 * visit.disappointments);
+        visit.until = Micros(now.0.saturating_add(wait_us));
+        visit.disappointments = (visit.disappointments + 1).min(DISAPPOINTMENTS);
+    }
+
+    /// Whether it is treated so.
+    pub(crate) fn is(&self, address: u64, stay: Stay) -> bool {
+        let visit = self.by_allocation.get(&address);
+        visit.is_some_and(|visit| visit.stay == stay)
     }
 
     /// The driver does not do so.
     pub(crate) fn refused(&mut self, address: u64) {
         self.set(address, Stay::Migrates);
-        self.by_allocation.entry(address).or_default().doubt = u64::MAX;
+        self.by_allocation.entry(address).or_default().until = Micros(u64::MAX);
     }
 
     /// Memory is handed out in this allocation.
     pub(crate) fn renewed(&mut self, address: u64) {
-        if let Some(visit) = self.by_allocation.get_mut(&address)
-            && visit.stay == Stay::Stays
-        {
-            visit.stay = Stay::Renewed;
+        if let Some(visit) = self.by_allocation.get_mut(&address) {
+            visit.stay = match visit.stay {
+                Stay::Migrates | Stay::Compared => Stay::Migrates,
+                Stay::Stays | Stay::Renewed => Stay::Renewed,
+            };
         }
     }
 
@@ -199,6 +250,7 @@ impl Visits {
 mod tests {
     use super::*;
 
+    const NOW: Micros = Micros(1_000_000);
     const TABLE: u64 = 1 << 40;
     const GRANULE: u64 = 64 << 10;
 
@@ -206,48 +258,49 @@ mod tests {
     fn seen(visits: &mut Visits, count: u64, bytes: u64) {
         for visit in 0..count {
             let launch = visit / 10;
-            visits.came(TABLE, bytes, true, launch, Micros(launch * 1000));
+            visits.came(TABLE, (bytes, true), 50, launch);
         }
     }
 
-    /// What is found at that launch where all launches took a millisecond, these and those of
-    /// the count before.
-    fn sparse(visits: &mut Visits, capacity: u64, floor: u64, turn: Option<u64>) -> Option<Sparse> {
-        for visit in visits.by_allocation.values_mut() {
-            visit.before_us = 1000.0;
-        }
-        visits.sparse(capacity, floor, Micros(floor * 1000), turn)
-    }
-
-    fn found() -> Option<Sparse> {
+    fn found(visits: u64, launches: u64) -> Option<Sparse> {
         Some(Sparse {
-            addresses: vec![TABLE],
-            since: (0, Micros(0)),
-            doubt: 1,
+            visited: vec![(TABLE, visits as f64 / launches as f64)],
+            since: 0,
         })
+    }
+
+    #[test]
+    fn faults_that_are_served_one_after_the_other_take_the_time_since_the_last() {
+        let mut visits = Visits::default();
+        visits.faulted(Micros(100));
+        visits.faulted(Micros(100));
+        assert_eq!(visits.served(Micros(130)), 30);
+        assert_eq!(visits.served(Micros(150)), 20);
+        visits.faulted(Micros(1000));
+        assert_eq!(visits.served(Micros(1030)), 30);
     }
 
     #[test]
     fn short_visits_to_little_of_a_block_tell_that_it_had_better_stay() {
         let mut visits = Visits::default();
         seen(&mut visits, 64, 3 * GRANULE);
-        assert_eq!(sparse(&mut visits, 256, 6, None), found());
+        assert_eq!(visits.sparse(256, (6, NOW), None), found(64, 6));
         visits.set(TABLE, Stay::Stays);
         seen(&mut visits, 64, 3 * GRANULE);
-        assert_eq!(sparse(&mut visits, 256, 12, None), None, "it does");
+        assert_eq!(visits.sparse(256, (12, NOW), None), None, "it does");
     }
 
     #[test]
     fn whole_blocks_and_few_visits_tell_nothing() {
         let mut visits = Visits::default();
         seen(&mut visits, 640, BLOCK_BYTES);
-        assert_eq!(sparse(&mut visits, 256, 64, Some(10)), None);
+        assert_eq!(visits.sparse(256, (64, NOW), Some(10)), None);
         let mut visits = Visits::default();
         seen(&mut visits, 63, GRANULE);
-        assert_eq!(sparse(&mut visits, 256, 64, None), None, "too few");
+        assert_eq!(visits.sparse(256, (64, NOW), None), None, "too few");
         let mut visits = Visits::default();
         seen(&mut visits, 64, GRANULE);
-        let large = sparse(&mut visits, 1 << 20, 64, None);
+        let large = visits.sparse(1 << 20, (64, NOW), None);
         assert_eq!(large, None, "a small share of a large device");
     }
 
@@ -256,12 +309,12 @@ mod tests {
         let mut visits = Visits::default();
         seen(&mut visits, 64, GRANULE);
         assert_eq!(
-            sparse(&mut visits, 1 << 20, 6, Some(7)),
+            visits.sparse(1 << 20, (6, NOW), Some(7)),
             None,
             "not a whole turn"
         );
-        visits.came(TABLE, GRANULE, true, 6, Micros(6000));
-        assert_eq!(sparse(&mut visits, 1 << 20, 6, Some(6)), found());
+        visits.came(TABLE, (GRANULE, true), 50, 6);
+        assert_eq!(visits.sparse(1 << 20, (6, NOW), Some(6)), found(65, 6));
     }
 
     #[test]
@@ -271,33 +324,57 @@ mod tests {
         for _ in 0..64 {
             visits.fetched(TABLE);
         }
-        assert_eq!(sparse(&mut visits, 256, 6, Some(6)), None);
+        assert_eq!(visits.sparse(256, (6, NOW), Some(6)), None);
     }
 
     #[test]
-    fn nothing_is_concluded_while_launches_still_get_faster() {
+    fn several_that_were_never_wrong_are_told_together() {
+        let tables = [TABLE, 2 * TABLE, 3 * TABLE, 4 * TABLE];
         let mut visits = Visits::default();
-        for (count, launch_us) in [(0, 5000), (1, 3000), (2, 1000), (3, 990)] {
-            for visit in 0..64 {
-                let launch = visit / 10;
-                visits.came(TABLE, GRANULE, true, launch, Micros(launch * launch_us));
-            }
-            let found = visits.sparse(256, 7, Micros(7 * launch_us), None);
-            assert_eq!(found.is_some(), count == 3, "{launch_us} us a launch");
+        for visit in 0..80 {
+            let bytes = if visit % 4 == 3 { BLOCK_BYTES } else { GRANULE };
+            let table = tables[visit % 4];
+            visits.came(table, (bytes, true), 0, visit as u64 / 10);
         }
+        assert_eq!(
+            visits.sparse(256, (8, NOW), Some(8)),
+            None,
+            "60 sparse ones"
+        );
+        for visit in 0..80 {
+            visits.came(tables[visit % 3], (GRANULE, true), 0, 8);
+        }
+        let found = visits.sparse(256, (8, NOW), Some(8));
+        let found = found.map(|found| found.visited.iter().map(|one| one.0).collect());
+        assert_eq!(found, Some(tables[..3].to_vec()));
     }
 
     #[test]
-    fn who_was_wrong_wants_more_evidence() {
+    fn who_was_wrong_waits_longer_each_time() {
         let mut visits = Visits::default();
-        visits.set(TABLE, Stay::Stays);
-        visits.set(TABLE, Stay::Migrates);
-        let wanted = DOUBT * 64;
-        seen(&mut visits, wanted - 1, GRANULE);
-        let launch = wanted / 10;
-        assert_eq!(sparse(&mut visits, 256, launch, None), None);
-        visits.came(TABLE, GRANULE, true, launch, Micros(launch * 1000));
-        let found = sparse(&mut visits, 256, launch, None);
-        assert_eq!(found.map(|found| found.doubt), Some(DOUBT));
+        let (mut now, mut waited) = (Micros(0), Vec::new());
+        for _ in 0..3 {
+            visits.set(TABLE, Stay::Stays);
+            visits.disappointed(TABLE, now, Micros(now.0 + 100));
+            let since = now;
+            loop {
+                seen(&mut visits, 64, GRANULE);
+                if visits.sparse(256, (6, now), None).is_some() {
+                    break;
+                }
+                now.0 += 10;
+            }
+            waited.push(now.0 - since.0);
+        }
+        assert_eq!(waited, [100, 400, 1600]);
+    }
+
+    #[test]
+    fn only_what_is_short_and_comes_back_counts_as_faults_in_vain() {
+        let mut visits = Visits::default();
+        seen(&mut visits, 10, GRANULE);
+        assert_eq!(visits.faults_us(), 500);
+        visits.came(2 * TABLE, (BLOCK_BYTES, true), 50, 0);
+        assert_eq!(visits.faults_us(), 500);
     }
 }

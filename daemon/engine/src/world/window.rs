@@ -35,6 +35,20 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// What it uses.
+    pub(crate) fn access(&self) -> Access {
+        Access {
+            set: self.set.clone(),
+            loose: self.loose.clone(),
+            sweep: self.sweep.clone(),
+        }
+    }
+
+    /// It uses something else than was thought.
+    pub(crate) fn uses_instead(&mut self, Access { set, loose, sweep }: Access) {
+        (self.set, self.loose, self.sweep) = (set, loose, sweep);
+    }
+
     pub(crate) fn uses(&self, id: BlockId) -> bool {
         let index = self
             .set
@@ -79,6 +93,10 @@ impl Window {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Pending> {
         self.launches.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pending> {
+        self.launches.iter_mut()
     }
 
     pub(crate) fn front(&self) -> Option<&Pending> {

@@ -9,6 +9,7 @@
 //! it settles at a kept part and a streamed part: a stalled device shortens the look-ahead
 //! until only the excess moves, a busy one leaves the link idle.
 
+mod marks;
 mod on_host;
 mod plan;
 mod rank;

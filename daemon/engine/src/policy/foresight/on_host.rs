@@ -9,50 +9,149 @@
 //! in the device.) What of it is on the device stays there, and is fetched whole, so that frames
 //! hold what they can.
 //!
-//! Whether that was right is measured: if launches take longer than they did, it is taken back,
-//! and more evidence is wanted the next time. What a launch is known to use, in other allocations,
-//! is fetched before as ever, and may have the frames.
+//! Whether that was right is measured: if launches take longer than the same ones did, it is
+//! taken back, and not tried again for many times as long. What they took before may have been
+//! that of a start, in which everything is slow. So the two are compared again later, the other
+//! way round: the allocations migrate for a while, which ends as soon as that cannot be faster any
+//! more than the same launches were before. Who is faster so is tried on the host once more, lest
+//! it was the launches that had changed. Such a comparison costs a turn of the program at most.
+//! It is done after many turns, and each time after twice as many, where it is known that
+//! migrating takes longer: it was not getting faster any more, or the faults alone that brought
+//! back what had been on the device took longer than launches do now. Otherwise it is done the
+//! sooner the less was gained; and soon where launches begin to take much longer than they did on
+//! the host: what is popular now is not on the device, and migrating for a while brings it.
+//!
+//! What a launch is known to use, in other allocations, is fetched before as ever, and may have
+//! the frames.
 
 use std::collections::VecDeque;
 
+use super::marks::{Marks, Moment, STRIDE, Stretch};
 use crate::command::{Command, Operation, Queue};
 use crate::decision::Reason;
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Micros, Range};
 use crate::world::World;
 use crate::world::block::Residency;
-use crate::world::visits::{Sparse, Stay};
+use crate::world::visits::Stay;
 
-/// Marks of progress kept at most, and how many in a turn of the program.
-const MARKS: usize = 64;
-const MARKS_IN_TURN: u64 = 16;
-/// Launches by which time is marked where the program does not repeat itself, and that are
-/// compared at least.
-const STRIDE: u64 = 16;
 /// Launches take longer only if they do by more than this: what they do is not quite the same in
 /// each turn.
 const NOISE: f64 = 1.05;
-/// Turns of the program that frames are given to settle, and that are compared.
+/// Launches that take less than this part of what they took a turn before are not settled.
+const SETTLED: f64 = 1.0 / NOISE;
+/// Turns of the program that frames are given to settle.
 const SETTLE: u64 = 2;
+/// Turns after which migrating is compared again, where nothing was in doubt: it costs one.
+const COMPARE: u64 = 16;
+/// It is done after so many turns for each time that launches gained what they take now; after
+/// [`SETTLE`] at least.
+const GAIN: f64 = 4.0;
+/// Launches that take so many times as long as they did do something else: other rows are popular,
+/// and not on the device.
+const RISEN: f64 = 1.25;
+/// After a comparison that changed nothing it takes so many times as long to the next one for that.
+const FRUITLESS: u64 = 4;
+/// Blocks that are used so many times as often as others are worth their frames, and to be brought
+/// there.
+const HOT: f64 = 4.0;
+/// Nobody is expected to be so many times as fast in the rest of a trial.
+const MAKES_UP: f64 = 2.0;
+/// After a disappointment nothing is tried for so many times as long as the trial took, and for
+/// four times that after each further one: all of them cost little.
+const PATIENCE: u64 = 32;
 
-/// Allocations that stay on the host on trial.
+/// Why allocations are treated otherwise than before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Question {
+    /// They migrated, and stay on the host.
+    Stay,
+    /// They stayed on the host, and migrate.
+    Migrate,
+    /// They migrated for a while, which was faster than before, and stay on the host again.
+    StayAgain,
+}
+
+/// Allocations that are treated otherwise, to see whether that is faster.
 #[derive(Debug)]
 struct Trial {
     addresses: Vec<u64>,
-    /// What a launch took before, microseconds.
-    before_us: f64,
-    /// Launches over which that was seen.
+    question: Question,
+    /// When launches came how far before, after how many they repeat, if they do, and what one
+    /// took, microseconds.
+    marks: Marks,
+    turn: Option<u64>,
+    launch_us: f64,
+    /// Over how many launches that is compared.
     launches: u64,
-    /// Oldest launch that was not over when it began, and the time.
-    begun: (u64, Micros),
-    /// Oldest launch that was not over, and the time, once the frames were settled.
-    since: Option<(u64, Micros)>,
+    /// What it takes at least where all is settled and they migrate, as far as is known.
+    least_us: f64,
+    /// When it began,
+    begun: Moment,
+    /// and when the frames were settled.
+    since: Option<Moment>,
+    /// Turns after which to compare again, if they stay on the host, and if launches take much
+    /// longer.
+    wait: u64,
+    soon: u64,
 }
 
 impl Trial {
-    /// What its launches took before, microseconds.
-    fn window_us(&self) -> f64 {
-        self.before_us * self.launches as f64
+    /// What the launches from `first` on, up to before `end`, took before, microseconds.
+    fn before_us(&self, first: u64, end: u64) -> f64 {
+        let took = self.turn.and_then(|turn| self.marks.took(first, end, turn));
+        took.unwrap_or_else(|| self.launch_us * end.saturating_sub(first) as f64)
+    }
+}
+
+/// Allocations that stay on the host.
+#[derive(Debug)]
+struct Kept {
+    addresses: Vec<u64>,
+    /// Launches by which to compare where the program does not repeat itself.
+    launches: u64,
+    /// Launches after which it does, when that was last looked at.
+    turn: Option<u64>,
+    /// The oldest launch that was not over when that was last done, and after how many turns to
+    /// do it again.
+    since: u64,
+    wait: u64,
+    /// The least that a launch took since, microseconds, and what it took when they were compared.
+    least_us: f64,
+    compared_us: f64,
+    /// After how many turns to do it again where launches take much longer than that.
+    soon: u64,
+}
+
+impl Kept {
+    /// The launches over which to compare now, if it is time, and what they took last.
+    fn due(&mut self, marks: &Marks, now: Moment, world: &World) -> Option<(u64, Stretch)> {
+        let turn = turn(world);
+        let launches = turn.map_or(self.launches, |turn| marks.turns(turn));
+        if turn != self.turn {
+            (self.turn, self.least_us) = (turn, f64::INFINITY);
+        }
+        // What is compared are turns of the same launches.
+        if turn.is_some() && world.history.held() < launches {
+            return None;
+        }
+        let passed = now.0.saturating_sub(self.since);
+        if passed < launches {
+            return None;
+        }
+        let last = marks.last(launches, now, 0)?;
+        self.least_us = self.least_us.min(last.launch_us);
+        // It was worth while to compare: what migrated meanwhile is what is used now.
+        if self.least_us * RISEN < self.compared_us {
+            self.soon = SETTLE;
+        }
+        let risen = last.launch_us > self.least_us * RISEN;
+        let wait = if risen {
+            self.wait.min(self.soon)
+        } else {
+            self.wait
+        };
+        (passed >= launches.saturating_mul(wait)).then_some((launches, last))
     }
 }
 
@@ -62,8 +161,8 @@ pub(crate) struct OnHost {
     /// Blocks of which a part is on the device, to be fetched whole.
     partly: VecDeque<BlockId>,
     trial: Option<Trial>,
-    /// Oldest launch that was not over, by time.
-    marks: VecDeque<(u64, Micros)>,
+    kept: Vec<Kept>,
+    marks: Marks,
 }
 
 /// The launches after which the program repeats itself, where they are enough to compare by:
@@ -85,60 +184,92 @@ impl OnHost {
             return;
         }
         if let Some(address) = world.visits.first_renewed() {
-            self.let_migrate(now, address, Reason::Renewed, world, stats, commands);
+            self.forget(address);
+            world.visits.set(address, Stay::Migrates);
+            let_migrate(now, address, Reason::Renewed, world, stats, commands);
         }
-        self.mark(now, world);
+        let faults_us = world.visits.faults_us();
+        self.marks
+            .pass((world.floor(), now), faults_us, turn(world));
         self.fetch_rest(now, world, stats, commands);
-        match &self.trial {
-            Some(_) => self.judge(now, world, stats, commands),
-            None => {
-                let (floor, turn) = (world.floor(), turn(world));
-                if let Some(found) = world.visits.sparse(world.capacity, floor, now, turn) {
-                    self.stay(now, found, world, stats, commands);
-                }
-            }
+        if self.trial.is_some() {
+            self.judge(now, world, stats, commands);
+        } else if !self.compare(now, world, stats, commands) {
+            self.find(now, world, stats, commands);
         }
     }
 
-    fn mark(&mut self, now: Micros, world: &World) {
-        let floor = world.floor();
-        let stride = turn(world).map_or(STRIDE, |turn| turn / MARKS_IN_TURN);
-        let last = self.marks.back();
-        if last.is_none_or(|(last, _)| floor >= last + stride.max(1)) {
-            self.marks.push_back((floor, now));
-            if self.marks.len() > MARKS {
-                self.marks.pop_front();
-            }
-        }
-    }
-
-    /// Launches over which it is known what they took before now, and what each took,
-    /// microseconds: the last turn of the program, or since the evidence began.
-    fn before(&self, now: Micros, since: (u64, Micros), world: &World) -> (u64, f64) {
-        let floor = world.floor();
-        let turn = turn(world).and_then(|turn| {
-            let mut marks = self.marks.iter().rev();
-            marks.find(|(at, _)| at + turn <= floor)
-        });
-        let (begun, at) = turn.copied().unwrap_or(since);
-        let launches = floor.saturating_sub(begun).max(1);
-        (
-            launches,
-            now.0.saturating_sub(at.0) as f64 / launches as f64,
-        )
-    }
-
-    fn stay(
+    /// Leaves on the host what faults brought for little.
+    fn find(
         &mut self,
         now: Micros,
-        found: Sparse,
         world: &mut World,
         stats: &mut Stats,
         commands: &mut Vec<Command>,
     ) {
-        let (launches, before_us) = self.before(now, found.since, world);
-        let launches = (launches / found.doubt).max(STRIDE.min(launches));
-        for &address in &found.addresses {
+        let (moment, turn) = ((world.floor(), now), turn(world));
+        let faults_us = world.visits.faults_us();
+        let launches = turn.map(|turn| self.marks.turns(turn));
+        let known = |launches| self.marks.last(launches, moment, faults_us).is_some();
+        if launches.is_some_and(|launches| !known(launches)) {
+            return;
+        }
+        let Some(found) = world.visits.sparse(world.capacity, moment, turn) else {
+            return;
+        };
+        let launches = launches.unwrap_or_else(|| {
+            let seen = moment.0.saturating_sub(found.since);
+            seen.clamp(STRIDE, 2 * STRIDE)
+        });
+        let Some(last) = self.marks.last(launches, moment, faults_us) else {
+            return;
+        };
+        // What had been on the device is brought back by faults for good; what takes as long as
+        // it did a turn ago may go on to.
+        let earlier = self.marks.last(launches, last.since, faults_us);
+        let settled = earlier.is_some_and(|earlier| last.launch_us >= earlier.launch_us * SETTLED);
+        let least_us = if settled {
+            last.launch_us
+        } else {
+            last.faults_us
+        };
+        self.begin(
+            Trial {
+                addresses: Vec::new(),
+                question: Question::Stay,
+                marks: Marks::default(),
+                turn,
+                launch_us: last.launch_us,
+                launches,
+                least_us,
+                begun: moment,
+                since: None,
+                wait: 0,
+                soon: SETTLE,
+            },
+            faults_us,
+        );
+        let addresses = coldest(world, &found.visited);
+        self.stay(now, addresses, world, stats, commands);
+    }
+
+    /// Begins a trial, by what launches took until now.
+    fn begin(&mut self, mut trial: Trial, faults_us: u64) {
+        self.marks.end(trial.begun, faults_us);
+        trial.marks = self.marks.clone();
+        self.trial = Some(trial);
+    }
+
+    /// Allocations of the trial stay on the host.
+    fn stay(
+        &mut self,
+        now: Micros,
+        addresses: Vec<u64>,
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        for &address in &addresses {
             world.visits.set(address, Stay::Stays);
             for slot in slots_of(world, address) {
                 let operation = Operation::UseOnHost;
@@ -149,13 +280,9 @@ impl OnHost {
                 }
             }
         }
-        self.trial = Some(Trial {
-            addresses: found.addresses,
-            before_us,
-            launches,
-            begun: (world.floor(), now),
-            since: None,
-        });
+        if let Some(trial) = &mut self.trial {
+            trial.addresses = addresses;
+        }
     }
 
     fn fetch_rest(
@@ -184,6 +311,83 @@ impl OnHost {
         }
     }
 
+    /// Lets migrate for a while what is due to be compared. False if nothing is.
+    fn compare(
+        &mut self,
+        now: Micros,
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) -> bool {
+        let (moment, turn) = ((world.floor(), now), turn(world));
+        let mut kept = self.kept.iter_mut().enumerate();
+        let due = kept.find_map(|(index, kept)| {
+            let (launches, last) = kept.due(&self.marks, moment, world)?;
+            Some((index, launches, last))
+        });
+        let Some((index, launches, last)) = due else {
+            return false;
+        };
+        let Kept {
+            mut addresses,
+            since,
+            wait,
+            soon,
+            ..
+        } = self.kept.swap_remove(index);
+        addresses.retain(|&address| world.visits.is(address, Stay::Stays));
+        if addresses.is_empty() {
+            return false;
+        }
+        for &address in &addresses {
+            world.visits.set(address, Stay::Compared);
+            let_migrate(now, address, Reason::Compared, world, stats, commands);
+        }
+        let trial = Trial {
+            addresses,
+            question: Question::Migrate,
+            marks: Marks::default(),
+            turn,
+            launch_us: last.launch_us,
+            launches,
+            least_us: 0.0,
+            begun: moment,
+            since: Some(moment),
+            // What came early says nothing of how often it is worth while.
+            wait: if moment.0 - since < launches * wait {
+                wait
+            } else {
+                (wait * 2).max(COMPARE)
+            },
+            soon,
+        };
+        self.begin(trial, world.visits.faults_us());
+        true
+    }
+
+    /// They stay on the host; a launch took so long when that was last in question. Those of which there is no doubt are
+    /// compared together.
+    fn keep(&mut self, mut trial: Trial, launch_us: f64, floor: u64) {
+        let mut kept = self.kept.iter_mut();
+        if trial.wait >= COMPARE
+            && let Some(kept) = kept.find(|kept| kept.wait >= COMPARE)
+        {
+            kept.addresses.append(&mut trial.addresses);
+            kept.least_us = f64::INFINITY;
+            return;
+        }
+        self.kept.push(Kept {
+            addresses: trial.addresses,
+            launches: Marks::REACH,
+            turn: trial.turn,
+            since: floor,
+            wait: trial.wait,
+            least_us: f64::INFINITY,
+            compared_us: launch_us,
+            soon: trial.soon,
+        });
+    }
+
     /// Compares launches on trial with those before.
     fn judge(
         &mut self,
@@ -196,48 +400,135 @@ impl OnHost {
             return;
         };
         let floor = world.floor();
-        let passed = |since: Micros| now.0.saturating_sub(since.0) as f64;
+        let passed_us = |since: Micros| now.0.saturating_sub(since.0) as f64;
         let Some((began, since)) = trial.since else {
             let (begun, at) = trial.begun;
+            let window_us = trial.launch_us * trial.launches as f64;
             let late = floor.saturating_sub(begun) >= SETTLE * trial.launches
-                || passed(at) > trial.window_us() * SETTLE as f64;
+                || passed_us(at) > window_us * SETTLE as f64;
             if late || self.partly.is_empty() && world.orders.bytes(Queue::In) == 0 {
                 trial.since = Some((floor, now));
             }
             return;
         };
-        let launches = floor.saturating_sub(began);
-        // Who is late already need not be waited for.
-        let late = passed(since) > trial.window_us() * NOISE;
-        if launches < trial.launches && !late {
+        // Whoever brought it to the host must be faster to bring it back.
+        let noise = match trial.question {
+            Question::Stay | Question::StayAgain => NOISE,
+            Question::Migrate => 1.0 / NOISE,
+        };
+        // Who is late already need not be waited for, nor who could not make up for it.
+        let all_us = trial.before_us(began, began + trial.launches);
+        let rest_us = match trial.question {
+            Question::Stay | Question::StayAgain => 0.0,
+            Question::Migrate => (all_us - trial.before_us(began, floor)).max(0.0) / MAKES_UP,
+        };
+        let late = passed_us(since) + rest_us > noise * all_us;
+        if floor < began + trial.launches && !late {
             return;
         }
-        let slower = late || passed(since) > trial.before_us * NOISE * launches as f64;
-        if let Some(trial) = self.trial.take_if(|_| slower) {
-            for address in trial.addresses {
-                self.let_migrate(now, address, Reason::Slower, world, stats, commands);
+        let slower = late || passed_us(since) > noise * trial.before_us(began, floor);
+        let launch_us = passed_us(since) / floor.saturating_sub(began).max(1) as f64;
+        let Some(mut trial) = self.trial.take() else {
+            return;
+        };
+        match (trial.question, slower) {
+            (Question::Stay | Question::StayAgain, true) => {
+                let took_us = now.0.saturating_sub(trial.begun.1.0);
+                let until = Micros(now.0.saturating_add(took_us.saturating_mul(PATIENCE)));
+                for address in trial.addresses {
+                    world.visits.disappointed(address, now, until);
+                    let_migrate(now, address, Reason::Slower, world, stats, commands);
+                }
+            }
+            (Question::Stay, false) => {
+                // The more was gained, the less likely it would have been otherwise as well.
+                let gain = (trial.launch_us - launch_us) / launch_us.max(1.0);
+                trial.wait = if launch_us <= trial.least_us {
+                    COMPARE
+                } else {
+                    ((gain * GAIN) as u64).clamp(SETTLE, COMPARE)
+                };
+                self.keep(trial, launch_us, floor);
+            }
+            (Question::StayAgain, false) => {
+                trial.soon = SETTLE;
+                self.keep(trial, launch_us, floor);
+            }
+            (Question::Migrate, _) => {
+                let mut addresses = std::mem::take(&mut trial.addresses);
+                addresses.retain(|&address| world.visits.is(address, Stay::Compared));
+                if slower {
+                    self.stay(now, addresses.clone(), world, stats, commands);
+                    (trial.addresses, trial.soon) = (addresses, trial.soon * FRUITLESS);
+                    let launch_us = trial.launch_us;
+                    self.keep(trial, launch_us, floor);
+                    return;
+                }
+                let begun = (floor, now);
+                let trial = Trial {
+                    question: Question::StayAgain,
+                    marks: Marks::default(),
+                    launch_us,
+                    begun,
+                    since: Some(begun),
+                    ..trial
+                };
+                self.begin(trial, world.visits.faults_us());
+                self.stay(now, addresses, world, stats, commands);
             }
         }
-        self.trial = None;
     }
 
-    fn let_migrate(
-        &mut self,
-        now: Micros,
-        address: u64,
-        reason: Reason,
-        world: &mut World,
-        stats: &mut Stats,
-        commands: &mut Vec<Command>,
-    ) {
-        world.visits.set(address, Stay::Migrates);
-        for slot in slots_of(world, address) {
-            if world.blocks.get(slot).stays {
-                world.order(now, Operation::LetMigrate, slot, reason, stats, commands);
-            }
+    /// It is on trial no longer, nor kept.
+    fn forget(&mut self, address: u64) {
+        let trial = self.trial.iter_mut().map(|trial| &mut trial.addresses);
+        let kept = self.kept.iter_mut().map(|kept| &mut kept.addresses);
+        for addresses in trial.chain(kept) {
+            addresses.retain(|&other| other != address);
         }
-        if let Some(trial) = &mut self.trial {
-            trial.addresses.retain(|&other| other != address);
+    }
+}
+
+/// Of these allocations, and how often a launch visited each, those that stay on the host.
+/// Whose blocks are used much more often than the others' are is worth their frames: once the
+/// others do not come any more, faults bring it to stay.
+fn coldest(world: &World, visited: &[(u64, f64)]) -> Vec<u64> {
+    // Blocks, those of them on the device, and visits.
+    let counts = visited.iter().map(|&(address, visits)| {
+        let slots = slots_of(world, address);
+        let there = slots.iter().map(|&slot| world.blocks.get(slot));
+        let there = there.filter(|block| block.holds_frame()).count();
+        (slots.len() as f64, there as f64, visits)
+    });
+    let counts: Vec<_> = counts.collect();
+    let sum = |of: fn(&(f64, f64, f64)) -> f64| counts.iter().map(of).sum::<f64>();
+    let hot = HOT * sum(|one| one.2) / sum(|one| one.0).max(1.0);
+    let is_hot = |&(blocks, _, visits): &(f64, f64, f64)| visits > hot * blocks;
+    let (mut wanted, mut given) = (0.0, 0.0);
+    for one in &counts {
+        if is_hot(one) {
+            wanted += one.0 - one.1;
+        } else {
+            given += one.1;
+        }
+    }
+    let fit = wanted <= given;
+    let all = visited.iter().zip(&counts);
+    let cold = all.filter(|(_, one)| !fit || !is_hot(one));
+    cold.map(|((address, _), _)| *address).collect()
+}
+
+fn let_migrate(
+    now: Micros,
+    address: u64,
+    reason: Reason,
+    world: &mut World,
+    stats: &mut Stats,
+    commands: &mut Vec<Command>,
+) {
+    for slot in slots_of(world, address) {
+        if world.blocks.get(slot).stays {
+            world.order(now, Operation::LetMigrate, slot, reason, stats, commands);
         }
     }
 }

@@ -27,15 +27,24 @@ pub(crate) fn carry_out(
     stats: &mut Stats,
     commands: &mut Vec<Command>,
 ) {
+    world.was_full |= is_more_used(policy, world);
     let reserve = reserve(world);
     drop_stale(policy, now, world, reserve, stats, commands);
     policy.stops.room = make_room(policy, now, world, reserve, stats, commands);
     policy.stops.fetch = fetch(policy, now, world, reserve, stats, commands);
 }
 
-/// Frames that are kept free for faults; none where everything fits.
+/// More blocks are on the device or, by the learned cycle, used soon than fit there.
+fn is_more_used(policy: &Foresight, world: &World) -> bool {
+    let coming = policy.ranks.absent.len() + policy.ranks.births.len();
+    world.history.lag().is_some() && world.blocks.frames() + coming as u64 > world.capacity
+}
+
+/// Frames that are kept free for faults; none where everything fits, or what is used did so
+/// far: there is more memory, but nothing says that more of it is used.
 fn reserve(world: &World) -> i64 {
-    if world.blocks.len() as u64 <= world.capacity {
+    let fits = world.blocks.len() as u64 <= world.capacity;
+    if fits || !(world.was_full || world.enforce || world.remote) {
         0
     } else if world.remote {
         // Nothing comes but what is fetched.
@@ -107,6 +116,7 @@ fn make_room(
         + world.blocks.moving_out() as i64
         + policy.ranks.dead.len() as i64;
     let fetches = near_fetches(policy, world);
+    let takes_calls = world.takes_calls(Queue::Out, out_limit(world));
     let mut growth = None;
     while let Some((key, slot)) = policy.ranks.resident.last() {
         // What is about to be used goes only where the budget would break otherwise, and
@@ -144,7 +154,8 @@ fn make_room(
         if turn {
             return Stop::OtherDirection;
         }
-        if world.orders.bytes(Queue::Out) >= out_limit(world) {
+        let full = world.orders.bytes(Queue::Out) >= out_limit(world);
+        if full || !(takes_calls || over) {
             return Stop::LinkFull;
         }
         policy.ranks.resident.set(slot, None);
@@ -234,6 +245,7 @@ fn fetch(
     commands: &mut Vec<Command>,
 ) -> Stop {
     let limit = world.inflight_limit(Queue::In);
+    let takes_calls = world.takes_calls(Queue::In, limit);
     let mut growth = None;
     loop {
         if !policy.breaker.allows(&world.usefulness, world.capacity) {
@@ -259,7 +271,7 @@ fn fetch(
         let birth = birth.filter(|&(key, _)| planned || key < horizon);
         let full = fetch.or(birth).map_or(waiting, |_| Stop::LinkFull);
         let full = if turn { full } else { Stop::OtherDirection };
-        let fetch = fetch.filter(|_| turn && world.orders.bytes(Queue::In) < limit);
+        let fetch = fetch.filter(|_| turn && takes_calls && world.orders.bytes(Queue::In) < limit);
         let birth = birth.filter(|_| world.orders.bytes(Queue::Local) < LOCAL_BYTES);
         let first = match (fetch, birth) {
             (Some(fetch), Some(birth)) => fetch.0 <= birth.0,

@@ -96,12 +96,15 @@ impl Reach {
         let remote_bytes = world.remote_bytes - self.remote_bytes;
         let idle_us = self.idle_us as f64 - remote_bytes as f64 / world.orders.rate(Queue::In);
         let spare = idle_us / whole_us as f64 > Self::SPARE;
-        self.remote_bytes = world.remote_bytes;
         let launches = head.saturating_sub(self.looked);
         self.looked = head;
-        self.since = now;
-        self.idle_us = 0;
         let missed = std::mem::take(&mut self.missed);
+        if missed {
+            // What the link had to spare since the last wait could have served this one.
+            self.remote_bytes = world.remote_bytes;
+            self.since = now;
+            self.idle_us = 0;
+        }
         self.learn(missed, spare, launches, world.history.lag());
     }
 
@@ -118,7 +121,11 @@ impl Reach {
                     let factor = (1.0 - LN_2 * cycles).clamp(0.5, 0.97);
                     (self.share * factor).max(Self::NARROWEST)
                 }
-                None => self.narrowed(0.97),
+                // By a tenth in a cycle, if that is long.
+                None => {
+                    let cycles = lag.map_or(1.0, |lag| launches as f64 / lag.max(1) as f64);
+                    self.narrowed(0.9_f64.powf(cycles).max(0.97))
+                }
             },
         };
     }
@@ -138,6 +145,7 @@ impl Reach {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Bytes, Config, PolicyKind};
 
     const LAG: Option<u64> = Some(640);
 
@@ -170,6 +178,29 @@ mod tests {
         assert!(reach.share < 0.25, "then fast: {}", reach.share);
         quiet(&mut reach, 1920);
         assert_eq!(reach.share, Reach::NARROWEST);
+    }
+
+    #[test]
+    fn what_the_link_had_to_spare_before_a_wait_widens_though_it_is_busy_then() {
+        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+        let mut world = World::new(&config);
+        let mut reach = Reach::default();
+        let before = reach.share;
+        let mut look = |world: &mut World, us: u64, busy: bool| {
+            for _ in 0..Reach::LAUNCHES {
+                let novel = world.history.head() as u32;
+                world.history.push(novel);
+            }
+            (reach.idle, reach.missed) = (!busy, busy);
+            reach.adapt(Micros(us), world);
+            reach.share
+        };
+        // It waits while the link is busy; before that the link was idle as long.
+        look(&mut world, 1_000, false);
+        let after = look(&mut world, 2_000, true);
+        assert!(after > before, "{after}");
+        // So it does again, with nothing in between.
+        assert!(look(&mut world, 3_000, true) < after);
     }
 
     #[test]

@@ -1,0 +1,192 @@
+//! How long launches took lately: how far the device had come, by time.
+//!
+//! Owns the marks alone; what is concluded from them is others' business.
+
+use std::collections::VecDeque;
+
+use crate::units::Micros;
+
+/// Marks kept at most, and how many in a turn of the program.
+const MARKS: usize = 64;
+const MARKS_IN_TURN: u64 = 16;
+/// Launches by which time is marked where the program does not repeat itself, and that are
+/// compared at least.
+pub(super) const STRIDE: u64 = 16;
+/// What is compared is so many times as long as what passes at a time, at least: its ends are
+/// known to one of these or so.
+const RESOLUTION: u64 = 8;
+/// One in so many of the latest steps counts for what passes at a time.
+const STEPS: f64 = 16.0;
+
+/// A moment: the oldest launch that was not over, and the time.
+pub(super) type Moment = (u64, Micros);
+
+/// Launches, one after the other, and what they took.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Stretch {
+    /// When it began.
+    pub since: Moment,
+    /// What each took, in the mean, microseconds,
+    pub launch_us: f64,
+    /// and of that, faults that may be in vain.
+    pub faults_us: f64,
+}
+
+/// The marks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Marks {
+    /// With what faults that may be in vain had taken by then, microseconds.
+    marks: VecDeque<(Moment, u64)>,
+    /// The launch that was the oldest last, and how many pass at a time.
+    launch: u64,
+    step: f64,
+}
+
+impl Marks {
+    /// Most launches that are compared where the program does not repeat itself.
+    pub(super) const REACH: u64 = 4 * STRIDE;
+
+    /// It is so late. Faults that may be in vain took so many microseconds, all in all. `turn`:
+    /// the launches after which the program repeats itself, where it does.
+    pub(super) fn pass(&mut self, moment: Moment, faults_us: u64, turn: Option<u64>) {
+        let passed = moment.0.saturating_sub(self.launch);
+        if passed > 0 {
+            self.launch = moment.0;
+            self.step += (passed as f64 - self.step) / STEPS;
+        }
+        let stride = turn.map_or(STRIDE, |turn| turn / MARKS_IN_TURN).max(1);
+        let last = self.marks.back();
+        if last.is_none_or(|((last, _), _)| moment.0 >= last + stride) {
+            self.push(moment, faults_us);
+        }
+    }
+
+    /// What comes is another matter: there is a mark at this moment.
+    pub(super) fn end(&mut self, moment: Moment, faults_us: u64) {
+        let last = self.marks.back();
+        if last.is_none_or(|((last, _), _)| moment.0 > *last) {
+            self.push(moment, faults_us);
+        }
+    }
+
+    fn push(&mut self, moment: Moment, faults_us: u64) {
+        self.marks.push_back((moment, faults_us));
+        if self.marks.len() > MARKS {
+            self.marks.pop_front();
+        }
+    }
+
+    /// Turns of so many launches, as few as can be told apart from others: where many launches
+    /// pass at a time, one turn may be too short.
+    pub(super) fn turns(&self, turn: u64) -> u64 {
+        let least = (self.step * RESOLUTION as f64) as u64;
+        turn * least.div_ceil(turn.max(1)).max(1)
+    }
+
+    /// When that launch was the oldest that was not over, in microseconds; none where it is not
+    /// known.
+    fn at(&self, launch: u64) -> Option<f64> {
+        let next = self.marks.partition_point(|&((at, _), _)| at < launch);
+        let &((after, until), _) = self.marks.get(next)?;
+        if after == launch {
+            return Some(until.0 as f64);
+        }
+        let &((before, since), _) = self.marks.get(next.checked_sub(1)?)?;
+        let share = (launch - before) as f64 / (after - before) as f64;
+        Some(since.0 as f64 + share * (until.0 - since.0) as f64)
+    }
+
+    /// What the launches from `first` up to before `end` took that many turns ago, as few as
+    /// lead to what is marked, microseconds; none where that is not known.
+    pub(super) fn took(&self, first: u64, end: u64, turn: u64) -> Option<f64> {
+        let ((last, _), _) = *self.marks.back()?;
+        let back = end.saturating_sub(last).div_ceil(turn.max(1)) * turn;
+        let since = self.at(first.checked_sub(back)?)?;
+        Some(self.at(end.checked_sub(back)?)? - since)
+    }
+
+    /// The last so many launches before a moment by which such faults had taken so many
+    /// microseconds, or a few more; none where it is not known any more.
+    pub(super) fn last(&self, launches: u64, until: Moment, faults_us: u64) -> Option<Stretch> {
+        let mut marks = self.marks.iter().rev();
+        let (since, faulted_us) = *marks.find(|((at, _), _)| at + launches.max(1) <= until.0)?;
+        let launches = (until.0 - since.0) as f64;
+        Some(Stretch {
+            since,
+            launch_us: until.1.0.saturating_sub(since.1.0) as f64 / launches,
+            faults_us: faults_us.saturating_sub(faulted_us) as f64 / launches,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Marks of launches up to `until`, each of which takes as long as its number says, and
+    /// half of it for faults.
+    fn marks(until: u64, turn: Option<u64>) -> (Marks, Moment, u64) {
+        let (mut marks, mut now) = (Marks::default(), 0);
+        for launch in 0..=until {
+            now += launch;
+            marks.pass((launch, Micros(now)), now / 2, turn);
+        }
+        (marks, (until, Micros(now)), now / 2)
+    }
+
+    #[test]
+    fn the_last_launches_take_what_passed_since_the_mark_before_them() {
+        let (marks, until, faults_us) = marks(100, None);
+        let last = marks.last(20, until, faults_us);
+        let launch_us = (81..=100).sum::<u64>() as f64 / 20.0;
+        assert_eq!(
+            last,
+            Some(Stretch {
+                since: (80, Micros(80 * 81 / 2)),
+                launch_us,
+                faults_us: launch_us / 2.0
+            })
+        );
+    }
+
+    #[test]
+    fn two_turns_are_known_however_long_they_are() {
+        for turn in [16, 19, 300, 5000] {
+            let (marks, until, _) = marks(4 * turn, Some(turn));
+            let last = marks.last(turn, until, 0);
+            let before = last.and_then(|last| marks.last(turn, last.since, 0));
+            assert!(before.is_some(), "{turn}");
+        }
+    }
+
+    #[test]
+    fn what_launches_took_is_that_of_the_same_ones_some_turns_ago() {
+        // The last of four launches takes long.
+        let mut marks = Marks::default();
+        for launch in 0..=20_u64 {
+            let now = launch / 4 * 1000 + launch % 4 * 10;
+            marks.pass((launch, Micros(now)), 0, Some(4));
+        }
+        assert_eq!(marks.took(16, 20, 4), Some(1000.0));
+        assert_eq!(marks.took(24, 29, 4), Some(1010.0));
+        assert_eq!(marks.took(25, 27, 4), Some(20.0));
+        assert_eq!(marks.took(3, 40, 4), None, "longer than what is known");
+    }
+
+    #[test]
+    fn many_turns_are_compared_where_launches_pass_many_at_a_time() {
+        let mut marks = Marks::default();
+        for at in 0..100 {
+            marks.pass((at * 20, Micros(at)), 0, Some(18));
+        }
+        assert_eq!(marks.turns(18), 162);
+        assert_eq!(marks.turns(900), 900);
+    }
+
+    #[test]
+    fn what_is_too_long_ago_is_not_known() {
+        let (marks, until, _) = marks(10_000, None);
+        assert_eq!(marks.last(2_000, until, 0), None);
+        assert!(marks.last(Marks::REACH, until, 0).is_some());
+    }
+}
