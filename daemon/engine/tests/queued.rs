@@ -1,0 +1,101 @@
+//! What is learned of launches holds for those that were queued before it was learned.
+
+use oversub_engine::{
+    BLOCK_BYTES, Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId, Launch,
+    Micros, Operation, PolicyKind, Range, Seq, StreamId,
+};
+
+const ADDRESS: u64 = 0x7000_0000_0000;
+/// More than half of the device, so that a launch is not taken to use all of it at first.
+const BLOCKS: u64 = 24;
+
+fn block(number: u64) -> Range {
+    Range {
+        address: ADDRESS + number * BLOCK_BYTES,
+        bytes: BLOCK_BYTES,
+    }
+}
+
+fn moved(number: u64, direction: Direction, cause: Cause) -> Event<'static> {
+    let range = block(number);
+    Event::Migration {
+        range,
+        direction,
+        cause,
+    }
+}
+
+/// An engine that was told of three launches of one function before the first of them ran, of
+/// which that one has faulted on so many blocks of its argument, and is over.
+fn one_of_three_is_over(used: u64) -> Engine {
+    let capacity = Bytes(32 * BLOCK_BYTES);
+    let mut engine = Engine::new(Config::new(PolicyKind::Foresight, capacity)).unwrap();
+    let range = Range {
+        address: ADDRESS,
+        bytes: BLOCKS * BLOCK_BYTES,
+    };
+    let alloc = Event::Alloc {
+        range,
+        pool: false,
+        prefetched: false,
+        on_host: true,
+    };
+    engine.step(Micros(0), &alloc);
+    for seq in 1..=3 {
+        let launch = Event::Launch(Launch {
+            function: FunctionId(1),
+            grid: [1 << 20, 1, 1],
+            block: [1024, 1, 1],
+            stream: StreamId(0),
+            seq: Seq(seq),
+            words: &[ADDRESS],
+        });
+        engine.step(Micros(10), &launch);
+    }
+    for number in 0..used {
+        let now = Micros(100 + number * 100);
+        let fault = Event::Fault {
+            address: block(number).address,
+            faults: 8,
+            by_host: false,
+        };
+        engine.step(now, &fault);
+        engine.step(now, &moved(number, Direction::In, Cause::Fault));
+    }
+    let progress = Event::Progress {
+        stream: StreamId(0),
+        seq: Seq(1),
+    };
+    engine.step(Micros(5_000), &progress);
+    engine
+}
+
+/// What is fetched once the driver has evicted the last block.
+fn fetched(mut engine: Engine) -> Vec<Command> {
+    let out = moved(BLOCKS - 1, Direction::Out, Cause::Eviction);
+    engine.step(Micros(5_100), &out);
+    let mut commands = Vec::new();
+    engine.decide(Micros(5_200), &mut commands);
+    commands.retain(|command| command.operation == Operation::Prefetch);
+    commands
+}
+
+#[test]
+fn launches_in_the_queue_use_all_that_the_first_one_was_seen_to_use() {
+    let commands = fetched(one_of_three_is_over(BLOCKS));
+    assert!(
+        commands
+            .iter()
+            .any(|command| command.range == block(BLOCKS - 1)),
+        "{commands:?}"
+    );
+}
+
+#[test]
+fn nothing_is_fetched_for_them_where_it_used_a_part() {
+    let mut engine = one_of_three_is_over(BLOCKS / 2);
+    // It was there though nobody saw it come.
+    let number = BLOCKS - 1;
+    engine.step(Micros(5_050), &moved(number, Direction::In, Cause::Other));
+    assert_eq!(fetched(engine), []);
+}
