@@ -25,11 +25,13 @@ fn moved(number: u64, direction: Direction, cause: Cause) -> Event<'static> {
     }
 }
 
-/// An engine that was told of three launches of one function before the first of them ran, of
+fn config() -> Config {
+    Config::new(PolicyKind::Foresight, Bytes(32 * BLOCK_BYTES))
+}
+
+/// The engine, after it was told of three launches of one function before the first of them ran, of
 /// which that one has faulted on so many blocks of its argument, and is over.
-fn one_of_three_is_over(used: u64) -> Engine {
-    let capacity = Bytes(32 * BLOCK_BYTES);
-    let mut engine = Engine::new(Config::new(PolicyKind::Foresight, capacity)).unwrap();
+fn one_of_three_is_over(mut engine: Engine, used: u64) -> Engine {
     let range = Range {
         address: ADDRESS,
         bytes: BLOCKS * BLOCK_BYTES,
@@ -82,7 +84,8 @@ fn fetched(mut engine: Engine) -> Vec<Command> {
 
 #[test]
 fn launches_in_the_queue_use_all_that_the_first_one_was_seen_to_use() {
-    let commands = fetched(one_of_three_is_over(BLOCKS));
+    let engine = Engine::new(config()).unwrap();
+    let commands = fetched(one_of_three_is_over(engine, BLOCKS));
     assert!(
         commands
             .iter()
@@ -93,7 +96,7 @@ fn launches_in_the_queue_use_all_that_the_first_one_was_seen_to_use() {
 
 #[test]
 fn nothing_is_fetched_for_them_where_it_used_a_part() {
-    let mut engine = one_of_three_is_over(BLOCKS / 2);
+    let mut engine = one_of_three_is_over(Engine::new(config()).unwrap(), BLOCKS / 2);
     // It was there though nobody saw it come.
     let number = BLOCKS - 1;
     engine.step(Micros(5_050), &moved(number, Direction::In, Cause::Other));
