@@ -11,7 +11,7 @@ const MARKS: usize = 64;
 const MARKS_IN_TURN: u64 = 16;
 /// Launches by which time is marked where the program does not repeat itself, and that are
 /// compared at least.
-pub(super) const STRIDE: u64 = 16;
+pub(super) const STRIDE: u64 = 8;
 /// What is compared is so many times as long as what passes at a time, at least: its ends are
 /// known to one of these or so.
 const RESOLUTION: u64 = 8;
