@@ -92,7 +92,7 @@ pub enum DriverNotice<'a> {
     /// A batch of device faults is about to be served: which parts of which blocks are
     /// missing. In order of arrival; each block once.
     Faults(&'a [(Block, Leaves)]),
-    /// The CPU faulted on a block that was on the device.
+    /// The CPU faulted on a block that was on the device, or had parts without content.
     HostFault(Block),
     /// So many bytes of a block have come to the device; none where its parts had no
     /// content and were only populated.

@@ -6,7 +6,7 @@
 //! past uses when it is allocated, by its name. Owns the seeds alone; each table says
 //! itself what it has learned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::BlockId;
 use crate::access::Accesses;
@@ -39,6 +39,8 @@ struct Seed {
 pub(crate) struct Warm {
     /// By name, in rising order of positions.
     seeds: Map<u64, Vec<Seed>>,
+    /// Names of what launches used on the host.
+    on_host: BTreeSet<u64>,
     /// Position of the last launch that a profile told of.
     last: u64,
     given: u64,
@@ -76,13 +78,24 @@ impl Warm {
         Self {
             bytes: (kept * size_of::<Seed>() + seeds.capacity() * 40) as u64,
             seeds,
+            on_host: profile.on_host.iter().copied().collect(),
             last: profile.launches.len() as u64,
             given: 0,
         }
     }
 
-    /// Memory was allocated: its blocks get the uses that memory of its name had.
+    /// Memory was allocated: what was known of memory of its name is known of it.
     pub(crate) fn allocated(&mut self, range: Range, world: &mut World) {
+        if let Some((name, _)) = world.memory.allocation_name(range.address)
+            && self.on_host.contains(&name)
+        {
+            world.visits.expect(range.address);
+        }
+        self.give_uses(range, world);
+    }
+
+    /// Its blocks get the uses that those of memory of its name had.
+    fn give_uses(&mut self, range: Range, world: &mut World) {
         if self.seeds.is_empty() {
             return;
         }
@@ -93,7 +106,7 @@ impl Warm {
             .is_some_and(|lag| head - lag > self.last)
         {
             // The present repeats this run's own past.
-            *self = Self::default();
+            self.seeds.clear();
             return;
         }
         let Some((name, _)) = world.memory.allocation_name(range.address) else {
@@ -171,6 +184,7 @@ pub(crate) fn learned(
             parts: parts.collect(),
         });
     }
+    profile.on_host = world.used_on_host();
     let useful = &world.usefulness;
     profile.prefetched = (useful.helpful_bytes(), useful.wasted_bytes);
     profile.used.sort_unstable_by_key(|used| used.exec);

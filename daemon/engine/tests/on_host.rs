@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use oversub_engine::{
     BLOCK_BYTES, BlockId, Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId,
-    Launch, Micros, Operation, PolicyKind, Range, Seq, StreamId,
+    Launch, Micros, Operation, PolicyKind, Profile, Range, Seq, StreamId,
 };
 
 const TABLE: u64 = 1 << 40;
@@ -44,10 +44,14 @@ struct Lookups {
 
 impl Lookups {
     fn new(pool: bool) -> Self {
+        Self::with_profile(pool, &Profile::default())
+    }
+
+    fn with_profile(pool: bool, profile: &Profile) -> Self {
         let mut config = Config::new(PolicyKind::Foresight, Bytes(DEVICE_BLOCKS * BLOCK_BYTES));
         config.use_on_host = true;
         let mut lookups = Self {
-            engine: Engine::new(config).unwrap(),
+            engine: Engine::with_profile(config, profile).unwrap(),
             now: 0,
             launches: 0,
             random: 7,
@@ -280,6 +284,33 @@ fn it_migrates_again_where_launches_take_longer_so() {
     let trials = lookups.ordered("use-on-host") / BLOCKS;
     lookups.run(400);
     assert!(lookups.ordered("use-on-host") / BLOCKS <= trials + 1);
+}
+
+#[test]
+fn a_profile_tells_what_is_used_on_the_host_as_soon_as_not_all_fits() {
+    let mut first = Lookups::new(false);
+    first.run(400);
+    let mut second = Lookups::with_profile(false, &first.engine.profile());
+    second.run(2);
+    assert_eq!(second.on_host(), 0, "the device is not full");
+    second.run(6);
+    assert_eq!(second.on_host(), BLOCKS);
+
+    let address = TABLE;
+    second.tell(&Event::Free { address });
+    let mut third = Lookups::with_profile(false, &second.engine.profile());
+    third.run(8);
+    assert_eq!(third.on_host(), BLOCKS, "what was given back is remembered");
+}
+
+#[test]
+fn a_profile_that_does_not_hold_any_more_is_found_out() {
+    let mut first = Lookups::new(false);
+    first.run(400);
+    let mut second = Lookups::with_profile(false, &first.engine.profile());
+    second.host_us = 2_000;
+    second.run(400);
+    assert_eq!(second.on_host(), 0);
 }
 
 #[test]

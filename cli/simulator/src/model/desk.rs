@@ -214,6 +214,11 @@ impl<'a> Desk<'a> {
         program.pieces_of(region).map(|piece| piece.block).collect()
     }
 
+    /// The program itself obtained the block as managed memory.
+    pub fn is_by_program(&self, block: Block) -> bool {
+        self.core().program.is_by_program(block)
+    }
+
     /// First byte of a block.
     pub fn address(&self, block: Block) -> u64 {
         self.core().program.address(block)

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use crate::trace::{Launch, Span, Step};
 use crate::units::Nanos;
 
-use super::Model;
 use super::blocks::Frame;
 use super::lane::Why;
+use super::{Model, Note};
 
 /// What the device finds in its queue, in order.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +121,9 @@ impl Host {
             let fresh = access.leaves.minus(state.populated);
             state.populated |= fresh;
             model.host_bytes += fresh.bytes();
+            if !there && !fresh.is_empty() {
+                model.notes.push_back(Note::HostFault(access.block));
+            }
             model.use_content(access);
         }
         self.faulting = model.host_waits > 0;

@@ -73,6 +73,47 @@ fn times(
 }
 
 #[test]
+fn the_cpu_faults_on_what_has_no_content_or_is_on_the_device() {
+    let mut builder = ProgramBuilder::new("host");
+    let region = |first, count| Region {
+        address: BASE + first * BLOCK_BYTES,
+        bytes: count * BLOCK_BYTES,
+    };
+    builder.alloc(BASE, 3 * BLOCK_BYTES).unwrap();
+    builder.alloc(region(4, 1).address, BLOCK_BYTES).unwrap();
+    builder.host(&[], &[region(0, 2)]).unwrap();
+    builder.host(&[region(1, 1)], &[]).unwrap();
+    builder.iteration(0).unwrap();
+    let (reads, writes) = ([region(0, 1)], [region(4, 1)]);
+    let spec = LaunchSpec::kernel("read", Nanos(1_000), &reads, &writes);
+    builder.launch(spec).unwrap();
+    builder.host(&[region(0, 1)], &[]).unwrap();
+    builder.iteration(1).unwrap();
+    builder.launch(spec).unwrap();
+    let mut faulted = Vec::new();
+    let mut by_program = Vec::new();
+    times(&builder.finish(), &machine(8), |notice, desk| {
+        let FutureNotice::Driver(notice) = notice else {
+            return;
+        };
+        match notice {
+            DriverNotice::HostFault(block) => faulted.push(block.0),
+            DriverNotice::Alloc(region) => {
+                let blocks = desk.blocks_of(region);
+                by_program.extend(blocks.iter().map(|block| desk.is_by_program(*block)));
+            }
+            _ => {}
+        }
+    });
+    assert_eq!(
+        faulted,
+        [0, 1, 0],
+        "once each, and again when it comes back"
+    );
+    assert_eq!(by_program, [true, true, true, false]);
+}
+
+#[test]
 fn what_fits_runs_at_full_speed_after_its_first_touch() {
     let (times, totals) = times(&sweep(3, 3), &machine(3), |_, _| {});
     assert_eq!(times, [3 * (100 + 45), 300, 300]);

@@ -149,20 +149,22 @@ impl Steering {
     }
 
     /// Tells the engine of allocations: all of them, or those that are known to be the
-    /// framework allocator's by now.
+    /// framework allocator's by now, or the program's own managed memory. The latter is left
+    /// where it is.
     fn tell_allocations(&mut self, desk: &mut Desk<'_>, all: bool) {
         for region in std::mem::take(&mut self.untold) {
             let range = range(region);
-            let pool = self.parts.any_in(region);
-            if !pool && !all {
+            let blocks = desk.blocks_of(region);
+            let by_program = blocks.iter().any(|block| desk.is_by_program(*block));
+            let pool = !by_program && self.parts.any_in(region);
+            if !(pool || by_program || all) {
                 self.untold.push(region);
                 continue;
             }
             self.managed_bytes += region.bytes;
             let capacity = u64::from(desk.capacity()) * BLOCK_BYTES;
-            let prefetched = self.managed_bytes <= capacity;
+            let prefetched = !by_program && self.managed_bytes <= capacity;
             if prefetched {
-                let blocks = desk.blocks_of(region);
                 desk.prefetch(&blocks, Room::Wait);
             }
             let event = Event::Alloc {
@@ -224,7 +226,10 @@ impl Steering {
 
     fn driver(&mut self, notice: DriverNotice<'_>, desk: &mut Desk<'_>) {
         match notice {
-            DriverNotice::Alloc(region) => self.untold.push(region),
+            DriverNotice::Alloc(region) => {
+                self.untold.push(region);
+                self.tell_allocations(desk, false);
+            }
             DriverNotice::Free(region) => {
                 self.tell_allocations(desk, true);
                 self.managed_bytes = self.managed_bytes.saturating_sub(region.bytes);

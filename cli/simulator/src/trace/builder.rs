@@ -190,6 +190,8 @@ pub struct ProgramBuilder {
     lifetimes: bool,
     /// By block: some launch uses less than all of it, by an index.
     indexed: Vec<bool>,
+    /// By block: it lies in memory that the CPU touches.
+    by_program: Vec<bool>,
     thinned: Vec<Block>,
     touches: Touches,
     thinner: Thinner,
@@ -226,6 +228,7 @@ impl ProgramBuilder {
             iteration_starts: Vec::new(),
             lifetimes: false,
             indexed: Vec::new(),
+            by_program: Vec::new(),
             thinned: Vec::new(),
             touches: Touches::default(),
             thinner: Thinner::default(),
@@ -268,6 +271,7 @@ impl ProgramBuilder {
                 self.allocated.push(0);
                 self.populated.push(false);
                 self.indexed.push(false);
+                self.by_program.push(false);
             }
             self.allocated[block.index()] += 1;
         }
@@ -382,7 +386,23 @@ impl ProgramBuilder {
     /// The CPU touched managed memory.
     pub fn host(&mut self, reads: &[Region], writes: &[Region]) -> Result<(), BuildError> {
         let accesses = self.touched(reads, writes, None)?;
+        for region in reads.iter().chain(writes) {
+            self.obtained_by_program(*region);
+        }
         self.step(Step::Host(accesses))
+    }
+
+    /// All allocations that a region lies in are the program's own managed memory.
+    fn obtained_by_program(&mut self, region: Region) {
+        let begun = self.allocations.range(..region.end()).rev();
+        for (&address, &end) in begun.take_while(|&(_, &end)| end > region.address) {
+            let bytes = end - address;
+            for (number, _) in (Region { address, bytes }).parts() {
+                if let Some(block) = self.numbers.get(&number) {
+                    self.by_program[block.index()] = true;
+                }
+            }
+        }
     }
 
     /// Iteration `number` begins.
@@ -425,6 +445,7 @@ impl ProgramBuilder {
             iterations,
             lifetimes: self.lifetimes,
             indexed: self.indexed,
+            by_program: self.by_program,
         }
     }
 

@@ -178,6 +178,8 @@ pub struct Program {
     pub(super) lifetimes: bool,
     /// By block: some launch uses less than all of it, by an index.
     pub(super) indexed: Vec<bool>,
+    /// By block: it lies in memory that the CPU touches at some time.
+    pub(super) by_program: Vec<bool>,
 }
 
 impl Program {
@@ -200,6 +202,12 @@ impl Program {
     /// cache.
     pub fn is_indexed(&self, block: Block) -> bool {
         self.indexed[block.index()]
+    }
+
+    /// The program itself obtained the block as managed memory: the CPU touches what was obtained
+    /// with it, which it cannot do with device memory.
+    pub fn is_by_program(&self, block: Block) -> bool {
+        self.by_program[block.index()]
     }
 
     /// What of its block counts as written after an access that writes: which parts of a block

@@ -151,6 +151,7 @@ impl Engine {
     pub(super) fn fault(&mut self, address: u64, faults: u32, by_host: bool) {
         if by_host {
             self.stats.host_faults += u64::from(faults);
+            self.world.touched_by_host(BlockId::containing(address));
             return;
         }
         self.stats.faults += u64::from(faults);

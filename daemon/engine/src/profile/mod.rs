@@ -18,7 +18,7 @@ use bytes::{Reader, Writer, Wrong};
 /// First bytes of a profile.
 pub const MAGIC: [u8; 8] = *b"ovsprofl";
 /// Version of the format. Another one is refused: a profile is learned again in one cycle.
-pub const PROFILE_VERSION: u64 = 2;
+pub const PROFILE_VERSION: u64 = 3;
 /// Longest profile that is read or written, bytes.
 pub const PROFILE_BYTES: usize = 64 << 20;
 /// Most launches in it.
@@ -29,6 +29,8 @@ const EXTENTS: usize = 1 << 20;
 const WORDS: usize = 128;
 /// Most blocks of one allocation.
 const BLOCKS: u64 = 1 << 40;
+/// Most allocations that are used on the host.
+pub(crate) const ON_HOST: usize = 1 << 16;
 
 /// Consecutive blocks of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +97,8 @@ pub struct Profile {
     /// Of arguments that launches use here and there, by function and word: blocks that were
     /// used and that were left alone, and how often one was used after all.
     pub(crate) scattered: Vec<((u32, u32), [u32; 3])>,
+    /// Names of the allocations that launches use on the host.
+    pub(crate) on_host: Vec<u64>,
     /// Prefetched bytes that helped, and that did not.
     pub(crate) prefetched: (u64, u64),
 }
@@ -182,6 +186,7 @@ impl Profile {
                 w.number(count.into());
             }
         });
+        content.list(&self.on_host, |w, &name| w.fixed(name));
         content.number(self.prefetched.0);
         content.number(self.prefetched.1);
         let content = content.0;
@@ -295,6 +300,10 @@ impl Profile {
                     let key = (r.small()?, r.small()?);
                     Ok((key, [r.small()?, r.small()?, r.small()?]))
                 }),
+            )?,
+            on_host: field(
+                "allocations used on the host",
+                r.list(ON_HOST, Reader::fixed),
             )?,
             prefetched: field(
                 "prefetched bytes",

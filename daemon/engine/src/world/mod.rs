@@ -24,6 +24,7 @@ use crate::breaker::start_bytes;
 use crate::decision::{Decisions, Fate, Step};
 use crate::event::{Cause, Direction};
 use crate::policy::budget_reserve;
+use crate::profile::ON_HOST;
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Micros, Range, Seq, StreamId, TICKS};
 use crate::usefulness::{Share, Usefulness};
@@ -165,7 +166,7 @@ impl World {
         let Some(allocation) = self.memory.remove(address) else {
             return;
         };
-        self.visits.forget(address);
+        self.visits.forget(address, allocation.name);
         let tracked = Range {
             address,
             bytes: allocation.tracked_bytes,
@@ -236,11 +237,8 @@ impl World {
             };
             let overlap =
                 range.end().min(id.address() + BLOCK_BYTES) - range.address.max(id.address());
-            if self.use_on_host && direction == Direction::In && cause == Cause::Call {
-                let allocation = self.memory.allocation_at(id.address());
-                if let Some(address) = allocation.map(|found| found.range.address) {
-                    self.visits.fetched(address);
-                }
+            if direction == Direction::In && cause == Cause::Call {
+                self.fetched(slot, overlap);
             }
             if direction == Direction::In && matches!(cause, Cause::Fault | Cause::Density) {
                 self.visited(slot, overlap);
@@ -286,19 +284,40 @@ impl World {
         }
     }
 
+    /// A command moves bytes of a block to the device.
+    fn fetched(&mut self, slot: u32, bytes: u64) {
+        let block = self.blocks.get(slot);
+        let Some(allocation) = self.memory.allocation_at(block.id.address()) else {
+            return;
+        };
+        let address = allocation.range.address;
+        self.visits.fetched(address);
+        // What faults would have brought of the rest of the block is not known.
+        if block.device_bytes > 0 && !block.stays {
+            self.visits.brought(address, bytes, false);
+        }
+    }
+
     /// A fault moves bytes of a block to the device.
     fn visited(&mut self, slot: u32, bytes: u64) {
         let faults_us = self.visits.served(self.now);
         let block = self.blocks.get(slot);
-        if !self.use_on_host || block.left == 0 {
-            return;
-        }
         let arrives = !block.holds_frame();
         if let Some(allocation) = self.memory.allocation_at(block.id.address()) {
             let (address, floor) = (allocation.range.address, self.floor());
-            let came = (bytes, arrives);
-            self.visits.came(address, came, faults_us, floor);
+            self.visits.brought(address, bytes, arrives);
+            if self.use_on_host && block.left > 0 {
+                let came = (bytes, arrives);
+                self.visits.came(address, came, faults_us, floor);
+            }
         }
+    }
+
+    /// Launches use little of what faults bring of the block's allocation.
+    pub(crate) fn is_thin(&self, slot: u32) -> bool {
+        let address = self.blocks.get(slot).id.address();
+        let allocation = self.memory.allocation_at(address);
+        allocation.is_some_and(|found| self.visits.is_thin(found.range.address))
     }
 
     /// A block that the driver's fault path is about to serve.
@@ -319,10 +338,38 @@ impl World {
             self.note(slot, Step::Came(Fate::Wasted));
         }
         self.usefulness.wasted(BLOCK_BYTES * undecided);
-        if self.remote || self.blocks.get(slot).stays {
+        let block = self.blocks.get(slot);
+        if self.remote || block.stays {
             self.mapped_on_host(slot);
+        } else if block.residency == Residency::Host
+            && self.was_full
+            && let Some(allocation) = self.memory.allocation_at(id.address())
+        {
+            self.visits.missed(allocation.range.address);
         }
         Some(slot)
+    }
+
+    /// Names of the allocations whose content stays on the host, or stayed to the end.
+    pub(crate) fn used_on_host(&self) -> Vec<u64> {
+        let named = |address| Some(self.memory.allocation_name(address)?.0);
+        let staying = self.visits.staying().filter_map(named);
+        let mut names: Vec<u64> = staying.chain(self.visits.stayed()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(ON_HOST);
+        names
+    }
+
+    /// The CPU touched a block. What is on the device comes back, and that is told of.
+    pub(crate) fn touched_by_host(&mut self, id: BlockId) {
+        let Some(slot) = self.blocks.find(id) else {
+            return;
+        };
+        if self.blocks.get(slot).residency == Residency::Unpopulated {
+            self.blocks.set(slot, Residency::Host);
+            self.blocks.set_content(slot, true);
+        }
     }
 
     /// The device accesses a block that is not there: it does so on the host from now on.

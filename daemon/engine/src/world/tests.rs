@@ -379,3 +379,54 @@ fn calls_wait_for_room_for_whole_ones_unless_a_call_is_a_block() {
         );
     }
 }
+
+#[test]
+fn what_the_cpu_writes_first_is_on_the_host() {
+    let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+    let mut world = World::new(&config);
+    let range = Range {
+        address: BLOCK_BYTES,
+        bytes: 2 * BLOCK_BYTES,
+    };
+    world.alloc(range, false, Residency::Unpopulated, &mut Stats::default());
+    world.touched_by_host(BlockId(1));
+    let residency = |id| {
+        let slot = world.blocks.find(BlockId(id)).expect("it was allocated");
+        world.blocks.get(slot).residency
+    };
+    assert_eq!(residency(1), Residency::Host);
+    assert_eq!(residency(2), Residency::Unpopulated);
+}
+
+#[test]
+fn a_block_of_which_a_command_brings_the_rest_is_not_thin() {
+    let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+    let mut world = World::new(&config);
+    let range = Range {
+        address: BLOCK_BYTES,
+        bytes: 16 * BLOCK_BYTES,
+    };
+    world.alloc(range, false, Residency::Host, &mut Stats::default());
+    let thin = |world: &World| {
+        let slot = world.blocks.find(BlockId(1)).expect("it was allocated");
+        world.is_thin(slot)
+    };
+    let mut bring = |blocks: std::ops::Range<u64>, rest: bool| {
+        for id in blocks {
+            let address = id * BLOCK_BYTES;
+            let (first, bytes) = (1 << 16, BLOCK_BYTES - (1 << 16));
+            let begin = Range {
+                address,
+                bytes: first,
+            };
+            world.moved(begin, Direction::In, Cause::Fault);
+            if rest {
+                let address = address + first;
+                world.moved(Range { address, bytes }, Direction::In, Cause::Call);
+            }
+        }
+        thin(&world)
+    };
+    assert!(bring(1..9, false));
+    assert!(!bring(9..17, true), "half of the blocks came whole");
+}

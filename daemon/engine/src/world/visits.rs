@@ -7,8 +7,9 @@
 //! visit costs a fault, a transfer and an eviction for what one access over the link would
 //! have been (on first touches of new memory nothing is known yet: they do not count).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::profile::ON_HOST;
 use crate::units::{BLOCK_BYTES, Micros};
 
 /// Visits from which it can be told where they lie over a turn of the program or more: they
@@ -22,6 +23,12 @@ const LEAST_VISITS: u64 = 4;
 const DISAPPOINTMENTS: u32 = 16;
 /// Launches over which they must lie.
 const LAUNCHES: u64 = 4;
+/// Blocks that faults brought from which it can be told how much of them is used; of so many
+/// times as many, half are forgotten.
+const BROUGHT: u64 = 4;
+const BROUGHT_MEMORY: u64 = 128;
+/// Less than one in so many bytes of them is little.
+const THIN: u64 = 2;
 
 /// Whether an allocation's content stays on the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,6 +57,10 @@ pub(crate) struct Visit {
     disappointments: u32,
     until: Micros,
     stay: Stay,
+    /// It stayed on the host in an earlier run.
+    expected: bool,
+    /// Blocks that faults brought from the host, for the first time or again, and bytes of them.
+    brought: (u64, u64),
 }
 
 impl Visit {
@@ -85,6 +96,10 @@ pub(crate) struct Visits {
     faults_us: u64,
     /// One of them may be enough.
     looked_for: bool,
+    /// Of those that stayed on the host in an earlier run, the ones that faults would bring.
+    missed: Vec<u64>,
+    /// Names of those that stayed when they were given back, at most [`ON_HOST`].
+    stayed: BTreeSet<u64>,
 }
 
 impl Visits {
@@ -120,6 +135,26 @@ impl Visits {
         }
         self.unseen += u64::from(arrives);
         self.looked_for |= visit.count >= VISITS || self.unseen >= VISITS;
+    }
+
+    /// A fault, or what the driver brings with it, moved so many bytes of a block; `arrives`: it
+    /// was not there yet.
+    pub(crate) fn brought(&mut self, address: u64, bytes: u64, arrives: bool) {
+        let visit = self.by_allocation.entry(address).or_default();
+        let (blocks, sum) = &mut visit.brought;
+        (*blocks, *sum) = (*blocks + u64::from(arrives), *sum + bytes);
+        if *blocks >= BROUGHT * BROUGHT_MEMORY {
+            (*blocks, *sum) = (*blocks / 2, *sum / 2);
+        }
+    }
+
+    /// Launches use little of each block of the allocation that faults bring.
+    pub(crate) fn is_thin(&self, address: u64) -> bool {
+        let visit = self.by_allocation.get(&address);
+        visit.is_some_and(|visit| {
+            let (blocks, bytes) = visit.brought;
+            blocks >= BROUGHT && bytes * THIN < blocks * BLOCK_BYTES
+        })
     }
 
     /// What launches waited, all in all, for faults that brought back what had been on the
@@ -236,8 +271,46 @@ impl Visits {
     }
 
     /// It is gone.
-    pub(crate) fn forget(&mut self, address: u64) {
-        self.by_allocation.remove(&address);
+    pub(crate) fn forget(&mut self, address: u64, name: u64) {
+        let gone = self.by_allocation.remove(&address);
+        if gone.is_some_and(|visit| visit.stay == Stay::Stays) && self.stayed.len() < ON_HOST {
+            self.stayed.insert(name);
+        }
+    }
+
+    /// It stayed on the host in an earlier run.
+    pub(crate) fn expect(&mut self, address: u64) {
+        self.by_allocation.entry(address).or_default().expected = true;
+    }
+
+    /// The device faults on what is on the host, where not all fits on the device.
+    pub(crate) fn missed(&mut self, address: u64) {
+        if let Some(visit) = self.by_allocation.get_mut(&address)
+            && std::mem::take(&mut visit.expected)
+            && visit.stay == Stay::Migrates
+        {
+            self.missed.push(address);
+        }
+    }
+
+    /// Those that stayed on the host in an earlier run, each once, as soon as faults would bring
+    /// it.
+    pub(crate) fn take_missed(&mut self) -> Vec<u64> {
+        let mut missed = std::mem::take(&mut self.missed);
+        missed.retain(|address| self.is(*address, Stay::Migrates));
+        missed
+    }
+
+    /// Where those begin whose content stays.
+    pub(crate) fn staying(&self) -> impl Iterator<Item = u64> {
+        let all = self.by_allocation.iter();
+        all.filter(|(_, visit)| visit.stay == Stay::Stays)
+            .map(|(&address, _)| address)
+    }
+
+    /// Names of those that stayed when they were given back.
+    pub(crate) fn stayed(&self) -> impl Iterator<Item = u64> {
+        self.stayed.iter().copied()
     }
 
     /// Estimated size in bytes.
@@ -376,5 +449,20 @@ mod tests {
         assert_eq!(visits.faults_us(), 500);
         visits.came(2 * TABLE, (BLOCK_BYTES, true), 50, 0);
         assert_eq!(visits.faults_us(), 500);
+    }
+
+    #[test]
+    fn an_allocation_is_thin_where_faults_bring_less_than_half_of_a_block() {
+        let mut visits = Visits::default();
+        for block in 0..4 {
+            assert!(!visits.is_thin(TABLE), "{block} tell nothing");
+            visits.brought(TABLE, GRANULE, true);
+            visits.brought(TABLE, 8 * GRANULE, false);
+        }
+        assert!(visits.is_thin(TABLE));
+        for _ in 0..2_000 {
+            visits.brought(TABLE, BLOCK_BYTES, true);
+        }
+        assert!(!visits.is_thin(TABLE), "other use counts more");
     }
 }

@@ -191,12 +191,39 @@ impl OnHost {
         let faults_us = world.visits.faults_us();
         self.marks
             .pass((world.floor(), now), faults_us, turn(world));
+        self.resume(now, world, stats, commands);
         self.fetch_rest(now, world, stats, commands);
         if self.trial.is_some() {
             self.judge(now, world, stats, commands);
         } else if !self.compare(now, world, stats, commands) {
             self.find(now, world, stats, commands);
         }
+    }
+
+    /// Leaves on the host what stayed there in an earlier run, once faults would bring it. It is
+    /// compared soon.
+    fn resume(
+        &mut self,
+        now: Micros,
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        let addresses = world.visits.take_missed();
+        if addresses.is_empty() {
+            return;
+        }
+        self.leave(now, &addresses, world, stats, commands);
+        self.kept.push(Kept {
+            addresses,
+            launches: Marks::REACH,
+            turn: turn(world),
+            since: world.floor(),
+            wait: SETTLE,
+            least_us: f64::INFINITY,
+            compared_us: 0.0,
+            soon: SETTLE,
+        });
     }
 
     /// Leaves on the host what faults brought for little.
@@ -269,7 +296,21 @@ impl OnHost {
         stats: &mut Stats,
         commands: &mut Vec<Command>,
     ) {
-        for &address in &addresses {
+        self.leave(now, &addresses, world, stats, commands);
+        if let Some(trial) = &mut self.trial {
+            trial.addresses = addresses;
+        }
+    }
+
+    fn leave(
+        &mut self,
+        now: Micros,
+        addresses: &[u64],
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        for &address in addresses {
             world.visits.set(address, Stay::Stays);
             for slot in slots_of(world, address) {
                 let operation = Operation::UseOnHost;
@@ -279,9 +320,6 @@ impl OnHost {
                     self.partly.push_back(block.id);
                 }
             }
-        }
-        if let Some(trial) = &mut self.trial {
-            trial.addresses = addresses;
         }
     }
 

@@ -214,10 +214,14 @@ fn discard_dead(
     }
 }
 
-/// Positions of the next fetches, soonest first: as many as the link can have under way,
-/// twice.
+/// How many fetches are near: as many as the link can have under way, twice.
+fn near_count(world: &World) -> usize {
+    2 + 2 * (world.inflight_limit(Queue::In) / BLOCK_BYTES) as usize
+}
+
+/// Positions of the next fetches that are near, soonest first.
 fn near_fetches(policy: &Foresight, world: &World) -> Vec<u64> {
-    let count = 2 + 2 * (world.inflight_limit(Queue::In) / BLOCK_BYTES) as usize;
+    let count = near_count(world);
     let keys = policy.ranks.absent.iter().map(|(key, _)| key);
     // For those whose next use is unknown there is room or there is not.
     let known = keys.take_while(|&key| is_known(key));
@@ -278,6 +282,11 @@ fn fetch(
             (fetch, _) => fetch.is_some(),
         };
         if first && let Some((key, slot)) = fetch {
+            // A fault on the little that is used takes less than the whole block does.
+            if world.is_thin(slot) {
+                policy.ranks.absent.set(slot, None);
+                continue;
+            }
             // Blocks that are born before will need frames; what dies gives some back.
             let births = match growth {
                 Some((until, births)) if until == key => births,
@@ -301,8 +310,10 @@ fn fetch(
             };
             world.order(now, Operation::Prefetch, slot, because, stats, commands);
         } else if let Some((key, slot)) = birth {
-            // As many fetches as there are frames come before it.
-            let last = policy.ranks.absent.nth(spare as usize - 1);
+            // As many fetches as there are frames come before it, or as are near: it would only
+            // hold a frame for long, and leave as if it had content.
+            let near = near_count(world).min(spare as usize);
+            let last = policy.ranks.absent.nth(near - 1);
             if last.is_some_and(|(at, _)| at < key) {
                 return Stop::FramesForFetches;
             }
