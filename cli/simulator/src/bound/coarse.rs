@@ -6,7 +6,7 @@
 
 use super::cost::merge;
 use super::counts::{Cell, Counted};
-use super::slots::Slots;
+use super::slots::{Slots, fullest};
 
 /// A stretch on longer slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,8 +20,8 @@ pub(super) struct Coarse {
 }
 
 impl Coarse {
-    /// Keeps the boundaries of `ends`, and where fewer than `count` others, evenly, so that
-    /// there are `count` slots where the fine ones are as many.
+    /// Keeps the boundaries of `ends`, and where they are fewer than `count` others, of even
+    /// parts the fullest, so that there are no more than `count` slots.
     pub fn of(slots: &Slots, gaps: &Counted, ends: &[u32], count: usize) -> Self {
         let fine = slots.len();
         let mut keep = vec![false; fine + 1];
@@ -31,8 +31,8 @@ impl Coarse {
         keep[fine] = true;
         let kept = keep.iter().filter(|keep| **keep).count();
         let more = count.saturating_sub(kept).min(fine);
-        for part in 1..=more {
-            keep[part * fine / (more + 1)] = true;
+        for boundary in fullest(&gaps.wanted, more) {
+            keep[boundary] = true;
         }
         keep[0] = false;
         let mut coarse = Self {

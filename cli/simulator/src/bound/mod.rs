@@ -61,7 +61,7 @@ pub use gaps::Reach;
 use counts::Counted;
 use gaps::Gaps;
 use rates::Rates;
-use slots::Slots;
+use slots::{Slots, fullest};
 use window::Tiling;
 
 /// How a schedule comes to know that content will not be read again.
@@ -108,6 +108,8 @@ pub struct Volume {
 
 /// Slots that the stretch of steady iterations is cut into.
 const SLOTS: usize = 1536;
+/// And that it is cut into first, of which those are kept.
+const FINEST: usize = 8 * SLOTS;
 
 const STREAMING_ON: &str = "lifetimes on, streaming: all schedules that move content whole, at \
      any time, and drop it only if it is dead or will be overwritten unread";
@@ -187,10 +189,25 @@ impl Bounds {
         (lifetimes, deaths): (bool, Deaths),
         reach: Reach,
     ) -> Self {
-        let slots = Slots::cut(program, machine.rules, SLOTS);
+        Self::cut(program, machine, (lifetimes, deaths), reach, SLOTS)
+    }
+
+    fn cut(
+        program: &Program,
+        machine: &Machine,
+        class: (bool, Deaths),
+        reach: Reach,
+        count: usize,
+    ) -> Self {
+        let (lifetimes, deaths) = class;
         let rates = Rates::of(machine);
-        let class = (lifetimes, deaths);
-        let gaps = Gaps::of(program, &slots, class, reach, rates.access_percent);
+        let gaps = |slots: &Slots| Gaps::of(program, slots, class, reach, rates.access_percent);
+        let mut slots = Slots::cut(program, machine.rules, FINEST);
+        if slots.len() > count {
+            let wanted = Counted::leaves(&gaps(&slots)).wanted;
+            slots = slots.only(fullest(&wanted, count.saturating_sub(1)));
+        }
+        let gaps = gaps(&slots);
         Self {
             leaves: Counted::leaves(&gaps),
             frames: Counted::frames(&gaps),

@@ -122,6 +122,27 @@ impl Slots {
         }
     }
 
+    /// The same stretch in fewer, longer slots: cut only at these boundaries, and at its end.
+    /// `boundaries` are in order.
+    pub fn only(self, boundaries: impl Iterator<Item = usize>) -> Self {
+        let count = self.len();
+        let (mut times, mut cuts) = (vec![0], Vec::new());
+        let mut before = 0;
+        for boundary in boundaries.filter(|at| *at < count).chain([count]) {
+            if boundary > before {
+                times.push(self.times[before + 1..=boundary].iter().sum());
+                cuts.push(self.cuts[boundary - 1]);
+                before = boundary;
+            }
+        }
+        times.push(0);
+        Self {
+            times,
+            cuts,
+            ..self
+        }
+    }
+
     /// A walk through the program in order.
     pub fn walk(&self) -> Walk<'_> {
         Walk { slots: self, at: 0 }
@@ -156,9 +177,57 @@ impl Walk<'_> {
     }
 }
 
+/// Boundaries to keep where slots are to be fewer: of each of so many even parts of the stretch
+/// the first at which most is wanted of the device. Between two boundaries nothing holds a
+/// schedule to what there is, so that a short peak between them would count for nothing.
+pub(super) fn fullest(wanted: &[u64], parts: usize) -> impl Iterator<Item = usize> {
+    let count = wanted.len() - 1;
+    (0..parts).filter_map(move |part| {
+        let boundaries = part * count / parts + 1..=(part + 1) * count / parts;
+        // Of equal ones the last is the greatest.
+        boundaries.rev().max_by_key(|boundary| wanted[*boundary])
+    })
+}
+
 fn leaves_of(program: &Program, launch: u32) -> u64 {
     let accesses = program.accesses(Launch(launch)).iter();
     accesses
         .map(|access| u64::from(access.leaves.count()))
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boundaries_are_kept_where_most_is_wanted() {
+        let wanted = [9, 1, 5, 2, 2, 3, 3, 0, 0, 7];
+        assert_eq!(fullest(&wanted, 3).collect::<Vec<_>>(), [2, 5, 9]);
+        assert_eq!(
+            fullest(&wanted, 100).collect::<Vec<_>>(),
+            [1, 2, 3, 4, 5, 6, 7, 8, 9]
+        );
+        assert_eq!(fullest(&wanted, 0).count(), 0);
+        assert_eq!(fullest(&[4], 3).count(), 0);
+    }
+
+    #[test]
+    fn longer_slots_take_the_time_of_those_that_they_are_made_of() {
+        let cut = |launch| Cut {
+            launch,
+            access: u32::MAX,
+        };
+        let slots = Slots {
+            launches: 3..8,
+            iterations: 2,
+            times: vec![0, 1, 2, 4, 8, 16, 0],
+            cuts: (3..8).map(cut).collect(),
+        };
+        let fewer = slots.clone().only([2, 4].into_iter());
+        assert_eq!(fewer.times, [0, 3, 12, 16, 0]);
+        assert_eq!(fewer.cuts, [cut(4), cut(6), cut(7)]);
+        assert_eq!(slots.clone().only([5].into_iter()).times, [0, 31, 0]);
+        assert_eq!(slots.clone().only(1..6), slots);
+    }
 }

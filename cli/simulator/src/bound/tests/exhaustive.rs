@@ -13,6 +13,9 @@ use super::super::gaps::Gaps;
 use super::super::price::{Prices, Stretch};
 use super::*;
 
+/// Slots of a stretch that is cut coarsely.
+const FEW: usize = 4;
+
 /// A machine on which an access takes as long as a copy.
 fn machine() -> Machine {
     Machine {
@@ -104,6 +107,12 @@ impl Case {
     fn bounds(&self, program: &Program) -> Bounds {
         let class = (self.lifetimes, self.deaths);
         Bounds::reaching(program, &machine(), class, self.reach)
+    }
+
+    /// The same where the stretch has few slots.
+    fn coarse_bounds(&self, program: &Program) -> Bounds {
+        let class = (self.lifetimes, self.deaths);
+        Bounds::cut(program, &machine(), class, self.reach, FEW)
     }
 
     /// The launches of the steady iterations.
@@ -255,6 +264,7 @@ proptest! {
         let shortest = Nanos(case.shortest() * BLOCK_TIME / iterations);
         let mut all = vec![bounds.lb0(), bounds.lb2(capacity)];
         all.extend(bounds.lb3(capacity));
+        all.push(case.coarse_bounds(&program).strongest(capacity, Effort::Full));
         if case.reach == Reach::Nothing {
             all.push(bounds.lb1_streaming(capacity));
             // One block to a launch: all launches are atomic.

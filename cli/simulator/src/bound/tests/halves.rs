@@ -18,6 +18,8 @@ use crate::units::{LEAF_PAGES, LEAVES};
 
 /// Blocks of the programs; half `h` of block `b` is bit `2 b + h`.
 const BLOCKS: u8 = 3;
+/// Slots of a stretch that is cut coarsely.
+const FEW: usize = 4;
 /// Ticks in the transfer of a block.
 const TICKS: u64 = 2;
 
@@ -165,6 +167,12 @@ impl Case {
         Bounds::reaching(program, &machine(), (true, self.deaths), self.reach)
     }
 
+    /// The same where the stretch has few slots.
+    fn coarse_bounds(&self, program: &Program) -> Bounds {
+        let class = (true, self.deaths);
+        Bounds::cut(program, &machine(), class, self.reach, FEW)
+    }
+
     /// Whether launches may use a block on the host.
     fn reaches(&self, block: u8) -> bool {
         let by_index = |one: &Use| one.block == block && one.part == Part::Indexed;
@@ -292,6 +300,7 @@ proptest! {
         let shortest = Nanos(case.shortest() * BLOCK_TIME / TICKS / iterations);
         let mut all = vec![bounds.lb0(), bounds.lb2(capacity)];
         all.extend(bounds.every_lb3(capacity));
+        all.extend(case.coarse_bounds(&program).every_lb3(capacity));
         all.push(bounds.strongest(capacity, Effort::Full));
         if case.reach == Reach::Nothing {
             all.push(bounds.lb1_streaming(capacity));

@@ -84,6 +84,45 @@ fn a_block_with_one_leaf_takes_a_frame() {
 }
 
 #[test]
+fn a_short_peak_counts_however_few_the_slots() {
+    // Eight blocks are used again and again; once in an iteration eight more are written and
+    // read again at once.
+    let region = |block: u64, blocks: u64| Region {
+        address: BASE + block * BLOCK_BYTES,
+        bytes: blocks * BLOCK_BYTES,
+    };
+    let mut builder = ProgramBuilder::new("peak");
+    builder.alloc(BASE, 16 * BLOCK_BYTES).expect("alloc");
+    for iteration in 0..8 {
+        builder.iteration(iteration).expect("iteration");
+        for at in 0..80 {
+            let all = [region(at % 8, 1)];
+            let spec = LaunchSpec::kernel("update", Nanos(1000), &all, &all);
+            builder.launch(spec).expect("launch");
+            if at == 40 {
+                let more = [region(8, 8)];
+                builder.use_(more[0].address, more[0].bytes).expect("use");
+                let write = LaunchSpec::kernel("write", Nanos(1000), &[], &more);
+                builder.launch(write).expect("launch");
+                let read = LaunchSpec::kernel("read", Nanos(1000), &more, &[]);
+                builder.launch(read).expect("launch");
+                builder.unuse(more[0].address).expect("unuse");
+            }
+        }
+    }
+    let program = builder.finish();
+    let class = (true, Deaths::Foreseen);
+    for slots in [1536, 40, 15] {
+        let bounds = Bounds::cut(&program, &test_machine(), class, Reach::Nothing, slots);
+        assert!(bounds.slots.len() <= slots);
+        // Of the eight blocks no more than four can be there at the peak, and they are wanted
+        // again.
+        let volume = bounds.volume(12 * BLOCK_BYTES);
+        assert_eq!(volume.bytes_in, 4 * BLOCK_BYTES, "{slots} slots");
+    }
+}
+
+#[test]
 fn a_joint_cap_counts_both_directions() {
     let program = sweep(12, BLOCK_BYTES, Nanos(1000));
     let mut machine = test_machine();
