@@ -271,6 +271,14 @@ fn a_table_of_which_rows_are_looked_up_at_random_is_used_on_the_host() {
 }
 
 #[test]
+fn launches_that_look_up_many_rows_show_soon_that_these_had_better_stay() {
+    let mut lookups = Lookups::new(false);
+    lookups.rows = 400;
+    lookups.run(7);
+    assert_eq!(lookups.on_host(), BLOCKS);
+}
+
+#[test]
 fn it_migrates_again_where_launches_take_longer_so() {
     let mut lookups = Lookups::new(false);
     lookups.host_us = 2_000;

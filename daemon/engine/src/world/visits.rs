@@ -82,6 +82,8 @@ pub(crate) struct Sparse {
     pub visited: Vec<(u64, f64)>,
     /// Oldest launch that was not over when the first count began.
     pub since: u64,
+    /// Visits, all in all.
+    pub count: u64,
 }
 
 /// The counts.
@@ -213,11 +215,13 @@ impl Visits {
                 let found = found.get_or_insert(Sparse {
                     visited: Vec::new(),
                     since: visit.since,
+                    count: 0,
                 });
                 let launches = floor.saturating_sub(visit.since).max(1);
                 let visits = visit.count as f64 / launches as f64;
                 found.visited.push((address, visits));
                 found.since = found.since.min(visit.since);
+                found.count += visit.count;
             }
             visit.clear();
         }
@@ -339,6 +343,7 @@ mod tests {
         Some(Sparse {
             visited: vec![(TABLE, visits as f64 / launches as f64)],
             since: 0,
+            count: visits,
         })
     }
 

@@ -9,9 +9,8 @@ use crate::units::Micros;
 /// Marks kept at most, and how many in a turn of the program.
 const MARKS: usize = 64;
 const MARKS_IN_TURN: u64 = 16;
-/// Launches by which time is marked where the program does not repeat itself, and that are
-/// compared at least.
-pub(super) const STRIDE: u64 = 8;
+/// Launches by which time is marked where the program does not repeat itself.
+pub(super) const STRIDE: u64 = 4;
 /// What is compared is so many times as long as what passes at a time, at least: its ends are
 /// known to one of these or so.
 const RESOLUTION: u64 = 8;
@@ -44,7 +43,9 @@ pub(super) struct Marks {
 
 impl Marks {
     /// Most launches that are compared where the program does not repeat itself.
-    pub(super) const REACH: u64 = 4 * STRIDE;
+    pub(super) const REACH: u64 = 8 * STRIDE;
+    /// Most that are known there.
+    pub(super) const HELD: u64 = (MARKS as u64 - 1) * STRIDE;
 
     /// It is so late. Faults that may be in vain took so many microseconds, all in all. `turn`:
     /// the launches after which the program repeats itself, where it does.

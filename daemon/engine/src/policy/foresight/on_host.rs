@@ -40,6 +40,13 @@ use crate::world::visits::Stay;
 const NOISE: f64 = 1.05;
 /// Launches that take less than this part of what they took a turn before are not settled.
 const SETTLED: f64 = 1.0 / NOISE;
+/// Launches after which a program repeats itself, at least, if what it does then is compared.
+const TURN: u64 = 8;
+/// Where it does not, as many launches are compared as made so many visits, whose number is known
+/// to about [`NOISE`] then.
+const VISITS: u64 = 256;
+/// Launches that are compared there at most.
+const LAUNCHES: u64 = 16;
 /// Turns of the program that frames are given to settle.
 const SETTLE: u64 = 2;
 /// Turns after which migrating is compared again, where nothing was in doubt: it costs one.
@@ -168,7 +175,7 @@ pub(crate) struct OnHost {
 /// The launches after which the program repeats itself, where they are enough to compare by:
 /// whoever launches the same again and again does something else each time.
 fn turn(world: &World) -> Option<u64> {
-    world.history.lag().filter(|&turn| turn >= STRIDE)
+    world.history.lag().filter(|&turn| turn >= TURN)
 }
 
 impl OnHost {
@@ -244,13 +251,19 @@ impl OnHost {
         let Some(found) = world.visits.sparse(world.capacity, moment, turn) else {
             return;
         };
-        let launches = launches.unwrap_or_else(|| {
-            let seen = moment.0.saturating_sub(found.since);
-            seen.clamp(STRIDE, 2 * STRIDE)
-        });
-        let Some(last) = self.marks.last(launches, moment, faults_us) else {
+        let seen = moment.0.saturating_sub(found.since);
+        let few = (seen * VISITS / found.count.max(1)).clamp(STRIDE, LAUNCHES);
+        let Some(mut last) = self.marks.last(launches.unwrap_or(few), moment, faults_us) else {
             return;
         };
+        // Visits are enough the sooner the more of them there happen to be: for that alone launches
+        // took longer lately than they do.
+        if turn.is_none()
+            && let Some(all) = self.marks.last(seen.min(Marks::HELD), moment, faults_us)
+        {
+            last.launch_us = last.launch_us.min(all.launch_us);
+        }
+        let launches = launches.unwrap_or(few);
         // What had been on the device is brought back by faults for good; what takes as long as
         // it did a turn ago may go on to.
         let earlier = self.marks.last(launches, last.since, faults_us);
