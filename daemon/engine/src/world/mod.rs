@@ -238,7 +238,7 @@ impl World {
             let overlap =
                 range.end().min(id.address() + BLOCK_BYTES) - range.address.max(id.address());
             if direction == Direction::In && cause == Cause::Call {
-                self.fetched(slot, overlap);
+                self.fetched(slot);
             }
             if direction == Direction::In && matches!(cause, Cause::Fault | Cause::Density) {
                 self.visited(slot, overlap);
@@ -284,8 +284,8 @@ impl World {
         }
     }
 
-    /// A command moves bytes of a block to the device.
-    fn fetched(&mut self, slot: u32, bytes: u64) {
+    /// A command moves a block, or what is missing of it, to the device.
+    fn fetched(&mut self, slot: u32) {
         let block = self.blocks.get(slot);
         let Some(allocation) = self.memory.allocation_at(block.id.address()) else {
             return;
@@ -294,7 +294,7 @@ impl World {
         self.visits.fetched(address);
         // What faults would have brought of the rest of the block is not known.
         if block.device_bytes > 0 && !block.stays {
-            self.visits.brought(address, bytes, false);
+            self.visits.not_brought(address, block.device_bytes);
         }
     }
 

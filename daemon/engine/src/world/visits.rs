@@ -150,6 +150,17 @@ impl Visits {
         }
     }
 
+    /// Of a block of which faults brought so many bytes a command brought the rest: it does not
+    /// count, but where there is hardly another.
+    pub(crate) fn not_brought(&mut self, address: u64, bytes: u64) {
+        if let Some(visit) = self.by_allocation.get_mut(&address) {
+            let (blocks, sum) = &mut visit.brought;
+            if *blocks > BROUGHT {
+                (*blocks, *sum) = (*blocks - 1, sum.saturating_sub(bytes));
+            }
+        }
+    }
+
     /// Launches use little of each block of the allocation that faults bring.
     pub(crate) fn is_thin(&self, address: u64) -> bool {
         let visit = self.by_allocation.get(&address);
