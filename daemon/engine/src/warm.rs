@@ -106,7 +106,7 @@ impl Warm {
             .is_some_and(|lag| head - lag > self.last)
         {
             // The present repeats this run's own past.
-            self.seeds.clear();
+            (self.seeds, self.bytes) = (Map::default(), 0);
             return;
         }
         let Some((name, _)) = world.memory.allocation_name(range.address) else {
