@@ -25,10 +25,13 @@ mod tests {
     #[test]
     fn what_the_program_manages_itself_comes_when_it_is_needed_and_not_at_its_allocation() {
         let mut builder = ProgramBuilder::new("managed");
-        builder.alloc(BASE, 16 * BLOCK_BYTES).unwrap();
+        let unused = blocks(2, 14);
+        builder.alloc(BASE, 2 * BLOCK_BYTES).unwrap();
+        builder.alloc(unused.address, unused.bytes).unwrap();
         builder.host(&[], &[blocks(0, 16)]).unwrap();
         builder.iteration(0).unwrap();
-        let time = Nanos::from_micros(100);
+        // As long as all of it would take over the link, and longer.
+        let time = Nanos::from_micros(10_000);
         launch(&mut builder, "read", time, &[blocks(0, 2)], &[]);
         let outcome = checks::outcome(&builder.finish(), &ENTRY, 32);
         assert_eq!(blocks_in(&outcome.first().totals), 2);
