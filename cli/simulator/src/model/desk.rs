@@ -74,7 +74,11 @@ impl State for Model<'_> {
             Want::Prefetch(_) => state.on_host().bytes(),
             Want::Populate(..) | Want::Evict | Want::EvictDeep => 0,
         };
-        self.lane_in.push(Order {
+        let lane = match want {
+            Want::Populate(..) => &mut self.lane_local,
+            Want::Prefetch(_) | Want::Evict | Want::EvictDeep => &mut self.lane_in,
+        };
+        lane.push(Order {
             block,
             want,
             ticket,
@@ -121,7 +125,9 @@ impl State for Model<'_> {
         for order in &dropped {
             self.lane_in.queued_bytes -= order.bytes;
         }
-        dropped.extend(std::iter::from_fn(|| self.lane_in.pop()));
+        for lane in [&mut self.lane_in, &mut self.lane_local] {
+            dropped.extend(std::iter::from_fn(|| lane.pop()));
+        }
         for order in dropped {
             self.blocks.get_mut(order.block).queued_in = false;
             self.settle(order.ticket);

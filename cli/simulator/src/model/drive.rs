@@ -150,7 +150,7 @@ impl Run<'_, '_, '_> {
     fn moment(&self) -> Nanos {
         let model = &self.model;
         let mut at = model.lane_in.moment().min(model.lane_out.moment());
-        at = at.min(model.artifact.moment());
+        at = at.min(model.lane_local.end()).min(model.artifact.moment());
         if let Some(until) = self.service.until {
             at = at.min(until);
         }
@@ -361,6 +361,11 @@ impl Run<'_, '_, '_> {
         }
         if self.model.lane_in.end() <= now
             && let Some(current) = self.model.lane_in.current.take()
+        {
+            self.model.came(current.transfer, current.start);
+        }
+        if self.model.lane_local.end() <= now
+            && let Some(current) = self.model.lane_local.current.take()
         {
             self.model.came(current.transfer, current.start);
         }

@@ -122,6 +122,8 @@ pub(crate) struct Model<'p> {
     blocks: Blocks,
     lane_in: Lane,
     lane_out: Lane,
+    /// What gives pages without a transfer: beside the link, on a stream of its own.
+    lane_local: Lane,
     /// The driver's density prefetch is on.
     density: bool,
     /// Parts of a victim that no launch has written are dropped.
@@ -161,6 +163,7 @@ impl<'p> Model<'p> {
             blocks: Blocks::new(program.blocks(), frames),
             lane_in: Lane::new(machine.link_in),
             lane_out: Lane::new(machine.link_out),
+            lane_local: Lane::new(machine.link_in),
             density: true,
             drops_unwritten: false,
             brings_back: false,

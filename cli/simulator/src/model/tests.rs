@@ -122,6 +122,56 @@ fn what_fits_runs_at_full_speed_after_its_first_touch() {
 }
 
 #[test]
+fn pages_without_content_do_not_wait_behind_transfers() {
+    let mut builder = ProgramBuilder::new("births");
+    let region = |address, blocks| Region {
+        address,
+        bytes: blocks * BLOCK_BYTES,
+    };
+    let (used, unused) = (region(BASE, 3), region(BASE + (1 << 30), 2));
+    for region in [used, unused] {
+        builder.alloc(region.address, region.bytes).unwrap();
+    }
+    for iteration in 0..2 {
+        builder.iteration(iteration).unwrap();
+        let all = [used];
+        let spec = LaunchSpec::kernel("sweep", Nanos::from_micros(900), &all, &all);
+        builder.launch(spec).unwrap();
+    }
+    let (mut left, mut ordered, mut arrived) = (0, Nanos(0), Vec::new());
+    times(
+        &builder.finish(),
+        &machine(8),
+        |notice, desk| match notice {
+            FutureNotice::Finished(launch) if launch.0 == 0 => {
+                desk.evict(&desk.blocks_of(used));
+            }
+            FutureNotice::Driver(DriverNotice::Evicted { .. }) => {
+                left += 1;
+                if left == 3 {
+                    ordered = desk.now();
+                    desk.prefetch(&desk.blocks_of(used), Room::Take);
+                    let whole = |block| Piece {
+                        block,
+                        leaves: Leaves::ALL,
+                    };
+                    let pieces: Vec<Piece> =
+                        desk.blocks_of(unused).into_iter().map(whole).collect();
+                    desk.populate(&pieces, Room::Take);
+                }
+            }
+            FutureNotice::Driver(DriverNotice::Arrived { block, .. }) if left == 3 => {
+                arrived.push((block.0, (desk.now() - ordered).0 / 1000));
+            }
+            _ => {}
+        },
+    );
+    // A call's time; what the second launch has begun to wait for takes the link.
+    assert_eq!(arrived[..2], [(3, 5), (4, 5)]);
+    assert_eq!(arrived[2..], [(1, 100), (2, 200)]);
+}
+
+#[test]
 fn a_fault_without_a_free_frame_evicts_then_fetches() {
     let (times, totals) = times(&sweep(3, 3), &machine(2), |_, _| {});
     let first = 300 + 3 * 45 + 100;

@@ -1,7 +1,7 @@
 //! What moves over the link: which transfer begins when, and what its end changes.
 
 use super::blocks::{Frame, ListName};
-use super::lane::{Order, Transfer, Want, Why};
+use super::lane::{Lane, Order, Transfer, Want, Why};
 use super::{Model, Note, Room};
 use crate::class::{Arrival, Evictor};
 use crate::machine::Rules;
@@ -13,7 +13,7 @@ impl Model<'_> {
     /// Begins what the directions of the link can begin now.
     pub(super) fn pump(&mut self, victim: &mut dyn FnMut(&mut Self) -> Option<Block>) {
         match self.machine.rules {
-            Rules::Uvm => while self.pump_out() | self.pump_in(victim) {},
+            Rules::Uvm => while self.pump_out() | self.pump_in(victim) | self.pump_local(victim) {},
             Rules::G10 => self.artifact_pump(victim),
         }
         if let Some(timeline) = &mut self.timeline {
@@ -165,14 +165,61 @@ impl Model<'_> {
         let Some(order) = self.lane_in.orders.front().copied() else {
             return false;
         };
+        if let Some(begun) = self.ready(order, victim) {
+            return begun;
+        }
+        let Some(rate) = self.lane_in.share(&self.lane_out, total) else {
+            if self.blocks.get(order.block).frame == Frame::Incoming {
+                self.blocks.release(order.block);
+            }
+            return false;
+        };
+        let rate = self.rate_in(order.block, rate);
+        let (transfer, call) = self.begin_order(order);
+        if transfer.leaves.is_empty() && call == Nanos(0) {
+            self.came(transfer, self.now);
+        } else {
+            self.lane_in.begin(transfer, self.now, call, rate);
+        }
+        true
+    }
+
+    /// Begins to give pages without a transfer: a call's time each, whatever the link does.
+    fn pump_local(&mut self, victim: &mut dyn FnMut(&mut Self) -> Option<Block>) -> bool {
+        if !self.lane_local.is_free() {
+            return false;
+        }
+        let Some(order) = self.lane_local.orders.front().copied() else {
+            return false;
+        };
+        if let Some(begun) = self.ready(order, victim) {
+            return begun;
+        }
+        let (transfer, call) = self.begin_order(order);
+        if call == Nanos(0) {
+            self.came(transfer, self.now);
+        } else {
+            let rate = self.machine.link_in;
+            self.lane_local.begin(transfer, self.now, call, rate);
+        }
+        true
+    }
+
+    /// Takes a frame for an order, so that it can begin: nothing. Otherwise whether anything
+    /// else came of it.
+    fn ready(
+        &mut self,
+        order: Order,
+        victim: &mut dyn FnMut(&mut Self) -> Option<Block>,
+    ) -> Option<bool> {
         let (wanted, room) = self.wanted(order);
         let state = *self.blocks.get(order.block);
         if !state.allocated || state.frame == Frame::Incoming {
             self.done_in(order);
-            return true;
+            return Some(true);
         }
         if state.frame == Frame::Outgoing {
-            return false;
+            return Some(false);
         }
         if wanted.is_empty() {
             // All there: the driver moves its chunk to the young end of the list.
@@ -180,53 +227,55 @@ impl Model<'_> {
                 self.blocks.hold(order.block);
             }
             self.done_in(order);
-            return true;
+            return Some(true);
         }
-        if state.frame == Frame::None && !self.blocks.take_frame(order.block) {
-            if room == Room::Take && !self.head_evicts {
-                let Some(old) = victim(self) else {
-                    return false;
-                };
-                self.head_evicts = true;
-                self.evict_for(old, Why::Room);
-                return true;
-            }
-            return false;
+        if state.frame != Frame::None || self.blocks.take_frame(order.block) {
+            return None;
         }
-        let moving = wanted & state.on_host();
-        let Some(rate) = self.lane_in.share(&self.lane_out, total) else {
-            if state.frame == Frame::None {
-                self.blocks.release(order.block);
-            }
-            return false;
+        if room == Room::Wait || self.head_evicts {
+            return Some(false);
+        }
+        let Some(old) = victim(self) else {
+            return Some(false);
         };
-        self.lane_in.pop();
-        let state = self.blocks.get_mut(order.block);
-        state.queued_in = false;
+        self.head_evicts = true;
+        self.evict_for(old, Why::Room);
+        Some(true)
+    }
+
+    /// An order that has its frame begins: what moves, and the time of its call.
+    fn begin_order(&mut self, order: Order) -> (Transfer, Nanos) {
+        let (wanted, _) = self.wanted(order);
+        let state = *self.blocks.get(order.block);
+        let moving = wanted & state.on_host();
+        self.lane_of(order).pop();
+        self.blocks.get_mut(order.block).queued_in = false;
         if state.frame == Frame::Held {
             // Its frame may stand in the list of dropped ones.
             self.blocks.hold(order.block);
         }
-        let fresh = wanted.minus(self.blocks.get(order.block).populated);
+        let fresh = wanted.minus(state.populated);
+        self.blocks.get_mut(order.block).moving = moving;
+        self.populate(order.block, fresh);
         let transfer = Transfer {
             block: order.block,
             leaves: moving,
             why: Why::Order(order.ticket),
         };
-        self.blocks.get_mut(order.block).moving = moving;
-        self.populate(order.block, fresh);
         let call = if order.first {
             self.machine.call
         } else {
             Nanos(0)
         };
-        let rate = self.rate_in(order.block, rate);
-        if moving.is_empty() && call == Nanos(0) {
-            self.came(transfer, self.now);
-        } else {
-            self.lane_in.begin(transfer, self.now, call, rate);
+        (transfer, call)
+    }
+
+    /// The lane of an order to the device.
+    fn lane_of(&mut self, order: Order) -> &mut Lane {
+        match order.want {
+            Want::Populate(..) => &mut self.lane_local,
+            Want::Prefetch(_) | Want::Evict | Want::EvictDeep => &mut self.lane_in,
         }
-        true
     }
 
     /// The parts that an order still has to bring or populate.
@@ -241,7 +290,7 @@ impl Model<'_> {
     }
 
     pub(super) fn done_in(&mut self, order: Order) {
-        self.lane_in.pop();
+        self.lane_of(order).pop();
         self.blocks.get_mut(order.block).queued_in = false;
         self.settle(order.ticket);
     }
