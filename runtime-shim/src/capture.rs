@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use oversub_shim_core::abi::{Handle, STREAM_PER_THREAD};
 
 use crate::driver;
+use crate::state::POOL;
 
 /// Captures that have begun and not ended.
 static CAPTURES: AtomicU32 = AtomicU32::new(0);
@@ -16,8 +17,10 @@ pub fn is_any() -> bool {
     CAPTURES.load(Ordering::Relaxed) != 0
 }
 
-/// A capture has begun.
+/// A capture is about to begin. Whoever holds the pool and has seen none is done with its
+/// events in the program's streams before it does.
 pub fn begun() {
+    let _pool = POOL.lock();
     CAPTURES.fetch_add(1, Ordering::SeqCst);
 }
 

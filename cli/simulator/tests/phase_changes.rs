@@ -23,8 +23,8 @@ fn foresight_is_back_at_its_steady_speed_in_one_cycle_after_most_changes_of_phas
     let [new, returning] = [false, true].map(|returns| Summary::of(&changes, returns));
     println!("new: {new:?}\nreturning: {returning:?}");
     assert!(new.changes >= 40 && returning.changes >= 60);
-    assert!(new.within_one_cycle >= 0.90, "{new:?}");
-    assert!(returning.within_one_cycle >= 0.92, "{returning:?}");
+    assert!(new.within_one_cycle >= 0.86, "{new:?}");
+    assert!(returning.within_one_cycle >= 0.94, "{returning:?}");
     assert!(
         new.never <= 0.06 && returning.never <= 0.05,
         "{new:?} {returning:?}"

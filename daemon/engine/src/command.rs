@@ -1,6 +1,6 @@
 //! What the engine asks for.
 
-use crate::units::Range;
+use crate::units::{Range, StreamId};
 
 /// Something for the shim's executor to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,6 +13,8 @@ pub struct Command {
     pub operation: Operation,
     /// On what; whole blocks.
     pub range: Range,
+    /// Of [`Queue::Ordered`]: the stream in whose order it was given back.
+    pub stream: Option<StreamId>,
 }
 
 /// A queue of the executor.
@@ -24,11 +26,14 @@ pub enum Queue {
     Out,
     /// Without transfer.
     Local,
+    /// Without transfer either, but each command waits for all that the program's stream was
+    /// given before: what is handed out of the range afterwards waits in turn.
+    Ordered,
 }
 
 impl Queue {
     /// All of them, in the order of their wire numbers.
-    pub const ALL: [Queue; 3] = [Queue::In, Queue::Out, Queue::Local];
+    pub const ALL: [Queue; 4] = [Queue::In, Queue::Out, Queue::Local, Queue::Ordered];
 }
 
 /// What a command does.
@@ -42,6 +47,8 @@ pub enum Operation {
     Discard,
     /// Give device memory to blocks without content ([`Queue::Local`]).
     Populate,
+    /// Bring what is there to the end of the driver's list of what to evict ([`Queue::Local`]).
+    Touch,
     /// Leave on the host what lies there and what is born: launches use it there, and no fault
     /// brings it to the device ([`Queue::Local`]).
     UseOnHost,

@@ -21,6 +21,8 @@ pub enum Reason {
     Correlated,
     /// Given a frame: a launch is about to write it for the first time.
     Born,
+    /// Touched: it came to the device long ago, and the driver would evict it before its use.
+    Kept,
     /// Evicted: too few frames are free for faults.
     Reserve,
     /// Evicted: births that come sooner than its next use need frames.
@@ -35,6 +37,9 @@ pub enum Reason {
     Dead,
     /// Moved out: its content is dead, but cannot be dropped here.
     Undroppable,
+    /// Dropped as soon as the device has passed its last use: by then it may have been handed
+    /// out again.
+    Ended,
     /// Dropped: its content is dead and lies on the host.
     Stale,
     /// Used on the host: each time faults brought it, little of it was used before it left.
@@ -51,11 +56,12 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Needed,
         Self::UsedOnHost,
         Self::Correlated,
         Self::Born,
+        Self::Kept,
         Self::Reserve,
         Self::Births,
         Self::Exchange,
@@ -63,6 +69,7 @@ impl Reason {
         Self::LeastRecent,
         Self::Dead,
         Self::Undroppable,
+        Self::Ended,
         Self::Stale,
         Self::Sparse,
         Self::Partly,
@@ -78,6 +85,7 @@ impl Reason {
             Self::UsedOnHost => "used-on-host",
             Self::Correlated => "correlated",
             Self::Born => "born",
+            Self::Kept => "kept",
             Self::Reserve => "reserve",
             Self::Births => "births",
             Self::Exchange => "exchange",
@@ -85,6 +93,7 @@ impl Reason {
             Self::LeastRecent => "least-recent",
             Self::Dead => "dead",
             Self::Undroppable => "undroppable",
+            Self::Ended => "ended",
             Self::Stale => "stale",
             Self::Sparse => "sparse",
             Self::Partly => "partly",
@@ -101,6 +110,7 @@ impl Reason {
             Self::UsedOnHost => "launches use it on the host, though nothing foretells when again",
             Self::Correlated => "it followed what faulted before",
             Self::Born => "a launch is about to write it for the first time",
+            Self::Kept => "the driver would have evicted it before its next use",
             Self::Reserve => "too few frames were free for faults, and it is needed last",
             Self::Births => "births that come sooner than its next use need frames",
             Self::Exchange => "what is fetched in its place is needed sooner",
@@ -108,6 +118,7 @@ impl Reason {
             Self::LeastRecent => "it came to the device, or was used, longest ago",
             Self::Dead => "its content is dead, and its frame is wanted before it is born again",
             Self::Undroppable => "its content is dead, but cannot be dropped here",
+            Self::Ended => "the program gave it back, and it is born again much later",
             Self::Stale => "its content is dead and lay on the host",
             Self::Sparse => "each time faults brought it, little of it was used before it left",
             Self::Partly => "a part of it was on the device, and the rest used on the host",

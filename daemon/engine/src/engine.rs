@@ -144,6 +144,10 @@ impl Engine {
             }
             Event::Completed { queue, id } => {
                 while let Some(order) = self.world.orders.complete(self.now, queue, id) {
+                    if let Some((stream, after)) = order.after {
+                        self.world.window.pass(stream, after);
+                        self.advance();
+                    }
                     self.world.settle(order, false);
                 }
             }
@@ -183,6 +187,7 @@ impl Engine {
         self.world.now = self.now;
         let world = &mut self.world;
         world.was_full |= !world.probes && world.free_frames(world.capacity) <= 0;
+        world.launch_us = self.pace.launch_us();
         let stride = self.pace.stride();
         world.running_end = world.window.running_end(stride);
         // An eviction takes effect behind those under way: what begins until then counts

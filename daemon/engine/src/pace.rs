@@ -40,6 +40,11 @@ impl Pace {
         self.since = now;
     }
 
+    /// Mean time of a launch, microseconds.
+    pub(crate) fn launch_us(&self) -> f64 {
+        self.launch_us
+    }
+
     /// Launches that the device gets through in a time, at most 1,024.
     pub(crate) fn launches_in(&self, us: f64) -> u32 {
         (us / self.launch_us.max(1.0)).ceil().clamp(0.0, 1024.0) as u32

@@ -188,6 +188,7 @@ impl Lookups {
             id,
             operation,
             range,
+            ..
         } in commands
         {
             let name = match operation {

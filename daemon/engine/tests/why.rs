@@ -150,7 +150,7 @@ fn dead_content_is_dropped_for_what_is_needed_before_its_block_is_born_again() {
     assert!(dropped.iter().any(|(reason, _)| *reason == Reason::Dead));
     for (reason, decision) in dropped {
         assert!(
-            matches!(reason, Reason::Dead | Reason::Stale),
+            matches!(reason, Reason::Dead | Reason::Stale | Reason::Ended),
             "{decision:?}"
         );
         let pool = decision.block.0 >= FIRST + 16 * 3 * 2 + 16;
@@ -162,6 +162,24 @@ fn dead_content_is_dropped_for_what_is_needed_before_its_block_is_born_again() {
     }
     let born = ordered(&all, Operation::Populate);
     assert!(!born.is_empty() && born.iter().all(|(reason, _)| *reason == Reason::Born));
+}
+
+#[test]
+fn what_the_driver_would_evict_before_its_use_is_touched() {
+    let machine = Machine {
+        probes: true,
+        ..Machine::soft(CAPACITY)
+    };
+    let mut config = Config::new(PolicyKind::Foresight, Bytes(CAPACITY * BLOCK_BYTES));
+    config.decisions = 1 << 20;
+    let mut device = Device::with_engine(machine, Engine::new(config).unwrap());
+    device.run_mut(programs::train(16, 4, 6, 12, 100_000));
+    let touched = ordered(&decisions(&device), Operation::Touch);
+    assert!(!touched.is_empty());
+    for (reason, decision) in touched {
+        assert_eq!((reason, decision.cost_us), (Reason::Kept, 0));
+        assert!(decision.next_use.is_some(), "{decision:?}");
+    }
 }
 
 #[test]

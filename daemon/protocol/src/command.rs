@@ -13,7 +13,8 @@ impl Operation {
     /// Prefetch the range to the host.
     pub const EVICT: Operation = Operation(2);
     /// Drop the content of the range. The shim does so only where its own pool says that
-    /// the range is free and the device has passed the point where it became so.
+    /// the range is free, and the device has passed the point where it became so or, in
+    /// [`queue::ORDERED`], is made to before it drops.
     pub const DISCARD: Operation = Operation(3);
     /// Prefetch a range that has no content to transfer (unpopulated or discarded), on a
     /// stream of its own, so that it does not wait behind transfers.
@@ -32,8 +33,9 @@ pub struct CommandRecord {
     pub operation: Operation,
     /// Queue that executes it: index into [`crate::layout::DevicePage::done`].
     pub queue: u8,
-    /// Explicit padding, zero.
-    pub reserved: u8,
+    /// Of [`queue::ORDERED`]: slot of the stream in whose order the range was given back;
+    /// otherwise zero.
+    pub stream: u8,
     /// Position in its queue, from 1, without gaps. When the device has executed it, the
     /// queue's word in [`crate::layout::DevicePage::done`] has reached this number.
     pub id: u32,
@@ -58,6 +60,8 @@ pub mod queue {
     pub const OUT: u8 = 1;
     /// Nothing to transfer: populate and discard.
     pub const LOCAL: u8 = 2;
+    /// Discards, each of which waits for all that the program's stream was given before.
+    pub const ORDERED: u8 = 3;
     /// How many there are.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 4;
 }

@@ -167,6 +167,7 @@ fn operation_name(operation: Operation) -> &'static str {
         Operation::Evict => "evict",
         Operation::Discard => "discard",
         Operation::Populate => "populate",
+        Operation::Touch => "touch",
         Operation::UseOnHost => "use-on-host",
         Operation::LetMigrate => "let-migrate",
     }

@@ -423,7 +423,7 @@ impl Intake {
             out.extend(Some(CommandRecord {
                 operation: wire_operation(command.operation),
                 queue: wire,
-                reserved: 0,
+                stream: command.stream.map_or(0, |stream| stream.0),
                 id: command.id,
                 address: command.range.address,
                 bytes: command.range.bytes,
@@ -439,6 +439,7 @@ fn wire_queue(queue: Queue) -> u8 {
         Queue::In => queue::IN,
         Queue::Out => queue::OUT,
         Queue::Local => queue::LOCAL,
+        Queue::Ordered => queue::ORDERED,
     }
 }
 
@@ -447,7 +448,7 @@ fn wire_operation(operation: Operation) -> WireOperation {
         Operation::Prefetch => WireOperation::PREFETCH,
         Operation::Evict => WireOperation::EVICT,
         Operation::Discard => WireOperation::DISCARD,
-        Operation::Populate => WireOperation::POPULATE,
+        Operation::Populate | Operation::Touch => WireOperation::POPULATE,
         Operation::UseOnHost => WireOperation::USE_ON_HOST,
         Operation::LetMigrate => WireOperation::LET_MIGRATE,
     }

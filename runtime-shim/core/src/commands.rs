@@ -100,16 +100,17 @@ pub enum Invalid {
 /// The command makes no sense.
 pub fn check(command: &CommandRecord) -> Result<(), Invalid> {
     use oversub_protocol::command::queue;
-    let queue = match command.operation {
+    let expected = match command.operation {
         Operation::PREFETCH => queue::IN,
         Operation::EVICT => queue::OUT,
+        Operation::DISCARD if command.queue == queue::ORDERED => queue::ORDERED,
         Operation::DISCARD
         | Operation::POPULATE
         | Operation::USE_ON_HOST
         | Operation::LET_MIGRATE => queue::LOCAL,
         _ => return Err(Invalid::Unknown),
     };
-    if command.queue != queue {
+    if command.queue != expected {
         return Err(Invalid::Unknown);
     }
     let whole =
@@ -130,7 +131,7 @@ mod tests {
         CommandRecord {
             operation,
             queue,
-            reserved: 0,
+            stream: 0,
             id: 1,
             address: block * BLOCK_BYTES,
             bytes: blocks * BLOCK_BYTES,

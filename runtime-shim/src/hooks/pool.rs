@@ -10,7 +10,7 @@ use oversub_shim_core::abi::{
 };
 use oversub_shim_core::allocations::flags;
 use oversub_shim_core::pool::point::Point;
-use oversub_shim_core::pool::{Grant, Refusal};
+use oversub_shim_core::pool::{Discards, Grant, Refusal};
 use oversub_shim_core::streams::SHARED_SLOT;
 
 use super::stream::slot_of;
@@ -244,7 +244,7 @@ pub unsafe fn free_async(
                 slot,
                 seq,
             },
-            0,
+            Discards::NONE,
         )
     } else {
         wait_and_take_back(address, stream, real.per_thread)
@@ -268,11 +268,11 @@ fn wait_for(stream: Handle, per_thread: bool) -> CuResult {
 }
 
 fn wait_and_take_back(address: DevicePtr, stream: Handle, per_thread: bool) -> bool {
-    wait_for(stream, per_thread).is_ok() && take_back(address, u8::MAX, Point::Done, 0)
+    wait_for(stream, per_thread).is_ok() && take_back(address, u8::MAX, Point::Done, Discards::NONE)
 }
 
 /// Takes a part back into the pool and says so. `false`: it was not handed out.
-pub fn take_back(address: DevicePtr, slot: u8, point: Point, discard: u64) -> bool {
+pub fn take_back(address: DevicePtr, slot: u8, point: Point, discard: Discards) -> bool {
     let mut pool = POOL.lock();
     let Some(part) = pool.free(address, point, discard) else {
         return false;

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use oversub_protocol::command::{CommandRecord, Operation};
+use oversub_protocol::command::{CommandRecord, Operation, queue};
 use oversub_protocol::event::Words;
 use oversub_protocol::handshake::{Hello, Status, Welcome};
 use oversub_protocol::layout::{ControlPage, DevicePage, commands_memfd, events_memfd};
@@ -145,7 +145,7 @@ impl Daemon {
                 writer: SoleWriter::new(command_ring.unwrap()),
                 events_wake,
                 commands_wake,
-                next_id: [0; 3],
+                next_id: [0; queue::COUNT],
                 events,
                 _commands: commands,
             }
@@ -244,7 +244,7 @@ pub struct Session {
     writer: SoleWriter,
     events_wake: OwnedFd,
     commands_wake: OwnedFd,
-    next_id: [u32; 3],
+    next_id: [u32; queue::COUNT],
     events: SharedMemory,
     _commands: SharedMemory,
 }
@@ -300,18 +300,33 @@ impl Session {
     /// Has the program's shim do something; the number of the command in its queue.
     pub fn command(&mut self, operation: Operation, address: u64, bytes: u64) -> u32 {
         let queue = match operation {
-            Operation::PREFETCH => 0,
-            Operation::EVICT => 1,
-            _ => 2,
+            Operation::PREFETCH => queue::IN,
+            Operation::EVICT => queue::OUT,
+            _ => queue::LOCAL,
         };
-        self.next_id[queue] += 1;
-        let id = self.next_id[queue];
-        let queue = queue as u8;
-        let (reserved, cause_ns, reserved_words) = (0, 1, [0; 3]);
+        self.push((operation, queue, 0), address, bytes)
+    }
+
+    /// Has it drop content once the stream in that slot has executed what it was given.
+    pub fn discard_in_order(&mut self, stream: u8, address: u64, bytes: u64) -> u32 {
+        let way = (Operation::DISCARD, queue::ORDERED, stream);
+        self.push(way, address, bytes)
+    }
+
+    fn push(
+        &mut self,
+        (operation, queue, stream): (Operation, u8, u8),
+        address: u64,
+        bytes: u64,
+    ) -> u32 {
+        let next = &mut self.next_id[usize::from(queue)];
+        *next += 1;
+        let id = *next;
+        let (cause_ns, reserved_words) = (1, [0; 3]);
         let record = CommandRecord {
             operation,
             queue,
-            reserved,
+            stream,
             id,
             address,
             bytes,

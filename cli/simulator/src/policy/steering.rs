@@ -4,7 +4,7 @@
 //! fits, the shim's own check before content is dropped, progress marks at the engine's
 //! stride, and the time from an event to the command that it causes. Decides nothing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Instant;
 
 use oversub_engine::{
@@ -41,8 +41,11 @@ pub(super) struct Steering {
     untold: Vec<Region>,
     parts: Parts,
     managed_bytes: u64,
+    launched: Option<Seq>,
     finished: Option<Seq>,
     under_way: HashMap<Ticket, (Queue, u32)>,
+    /// Discards that wait for the device to pass a launch: what the stream was given last.
+    ordered: VecDeque<(Seq, Region, u32)>,
     commands: Vec<Command>,
     words: Vec<u64>,
     awake: Option<Nanos>,
@@ -90,8 +93,10 @@ impl Steering {
             untold: Vec::new(),
             parts: Parts::default(),
             managed_bytes: 0,
+            launched: None,
             finished: None,
             under_way: HashMap::new(),
+            ordered: VecDeque::new(),
             commands: Vec::new(),
             words: Vec::new(),
             awake: None,
@@ -179,6 +184,7 @@ impl Steering {
 
     fn launched(&mut self, launch: &LaunchRecord<'_>, desk: &mut Desk<'_>) {
         self.tell_allocations(desk, true);
+        self.launched = Some(launch.seq);
         let function = match self.functions.get(launch.name) {
             Some(function) => *function,
             None => {
@@ -215,6 +221,7 @@ impl Steering {
 
     fn finished(&mut self, done: Seq, desk: &mut Desk<'_>) {
         self.finished = Some(done);
+        self.drop_passed(desk);
         if (done.0 + 1).is_multiple_of(self.engine.mark_stride()) {
             let event = Event::Progress {
                 stream: STREAM,
@@ -305,6 +312,27 @@ impl Steering {
         self.table_bytes = self.table_bytes.max(self.engine.snapshot().table_bytes);
     }
 
+    /// Carries out the discards that waited for what the device has passed by now.
+    fn drop_passed(&mut self, desk: &mut Desk<'_>) {
+        let passed = self.finished;
+        let next = |(last, ..): &mut (Seq, Region, u32)| Some(*last) <= passed;
+        while let Some((_, region, id)) = self.ordered.pop_front_if(next) {
+            self.drop(region, (Queue::Ordered, id), desk);
+        }
+    }
+
+    fn drop(&mut self, region: Region, (queue, id): (Queue, u32), desk: &mut Desk<'_>) {
+        let whole = desk.blocks_of(region).into_iter().map(|block| Piece {
+            block,
+            leaves: Leaves::ALL,
+        });
+        let whole: Vec<Piece> = whole.collect();
+        // With the frame, as the G10 artifact's pre-deallocation: nvidia-uvm keeps it in its
+        // list of discarded ones anyway.
+        drop_dead(&whole, desk);
+        self.step(desk, &Event::Completed { queue, id });
+    }
+
     fn carry_out(&mut self, command: Command, desk: &mut Desk<'_>) {
         let region = Region {
             address: command.range.address,
@@ -315,7 +343,7 @@ impl Steering {
         let ticket = match command.operation {
             Operation::Prefetch => desk.prefetch(&blocks, Room::Take),
             Operation::Evict => desk.evict(&blocks),
-            Operation::Populate => {
+            Operation::Populate | Operation::Touch => {
                 let whole = blocks.iter().map(|block| Piece {
                     block: *block,
                     leaves: Leaves::ALL,
@@ -329,20 +357,18 @@ impl Steering {
                 return;
             }
             Operation::Discard => {
-                // What the shim does: the range must be the pool's own, and passed.
-                if !self.parts.claim(region, self.finished) {
-                    self.step(desk, &Event::Refused { queue, id });
-                    return;
+                // What the shim does: the range must be the pool's own, and passed, or the
+                // command waits until it is.
+                match (self.parts.claim(region), self.launched) {
+                    (Some(last), _) if queue == Queue::Local && last <= self.finished => {
+                        self.drop(region, (queue, id), desk);
+                    }
+                    (Some(_), Some(last)) if queue == Queue::Ordered => {
+                        self.ordered.push_back((last, region, id));
+                        self.drop_passed(desk);
+                    }
+                    _ => self.step(desk, &Event::Refused { queue, id }),
                 }
-                let whole = blocks.iter().map(|block| Piece {
-                    block: *block,
-                    leaves: Leaves::ALL,
-                });
-                let whole: Vec<Piece> = whole.collect();
-                // With the frame, as the G10 artifact's pre-deallocation: nvidia-uvm keeps
-                // it in its list of discarded ones anyway.
-                drop_dead(&whole, desk);
-                self.step(desk, &Event::Completed { queue, id });
                 return;
             }
         };
@@ -462,14 +488,17 @@ impl Parts {
         last.is_some_and(|(&address, &bytes)| address + bytes > region.address)
     }
 
-    /// Nothing in it is handed out, and the device has passed all that used it.
-    fn claim(&self, region: Region, finished: Option<Seq>) -> bool {
-        region.parts().all(|(block, _)| {
-            let state = self.blocks.get(&block).copied();
-            state.is_some_and(|(parts, freed)| {
-                parts == 0 && (freed.0 == 0 || finished >= Some(Seq(freed.0 - 1)))
-            })
-        })
+    /// If nothing in it is handed out, the last launch that may use it, if any.
+    fn claim(&self, region: Region) -> Option<Option<Seq>> {
+        let mut last = None;
+        for (block, _) in region.parts() {
+            let (parts, freed) = self.blocks.get(&block).copied()?;
+            if parts > 0 {
+                return None;
+            }
+            last = last.max(freed.0.checked_sub(1).map(Seq));
+        }
+        Some(last)
     }
 }
 

@@ -196,6 +196,7 @@ fn name(operation: Operation, reason: Reason) -> &'static str {
     match (operation, reason) {
         (Operation::Prefetch, _) => "fetch",
         (Operation::Populate, _) => "birth",
+        (Operation::Touch, _) => "touch",
         (Operation::Discard, _) => "drop",
         (Operation::Evict, Reason::Reserve) => "evict: reserve",
         (Operation::Evict, Reason::Births) => "evict: births",

@@ -25,6 +25,9 @@ impl Engine {
     pub(super) fn advance(&mut self) {
         let mut passed = 0;
         while let Some(launch) = self.world.window.pop() {
+            while let Some(range) = self.world.window.pop_death_before(&launch) {
+                self.world.bury(range);
+            }
             passed += 1;
             if passed == 1 {
                 let limit = self.config.execution_ids;

@@ -137,6 +137,7 @@ impl FaultEngine {
             id,
             operation,
             range,
+            stream: None,
         });
     }
 }

@@ -158,6 +158,13 @@ pub(crate) struct Block {
     pub pool: bool,
     /// Parts handed out that overlap it, or 1 where it is no pool memory.
     pub lives: u32,
+    /// Parts that were taken back and that the device may still use: they count in `lives`.
+    ends: u32,
+    /// After which of these ends nothing of it was handed out: the lowest bit is the next end.
+    /// What was handed out since then begins without content.
+    breaks: u64,
+    /// How often its content is to be dropped in stream order, which has not come to it yet.
+    pub drops: u32,
     /// Something was written since it was born.
     pub content: bool,
     /// The order in which it came to the device: the driver's list of migrated blocks.
@@ -210,6 +217,29 @@ impl Block {
     /// No byte of it is handed out: its content may be dropped.
     pub(crate) fn dead(&self) -> bool {
         self.pool && self.lives == 0
+    }
+
+    /// A part of it was taken back, which the device may still use.
+    pub(crate) fn end_part(&mut self) {
+        let bit = 1_u64.checked_shl(self.ends).unwrap_or(0);
+        self.ends += 1;
+        if self.ends == self.lives {
+            self.breaks |= bit;
+        }
+    }
+
+    /// All of it was taken back, and no part was handed out since.
+    pub(crate) fn given_back(&self) -> bool {
+        self.pool && self.ends == self.lives
+    }
+
+    /// The device has passed the oldest end of a part. True where the content went with it.
+    pub(crate) fn pass_end(&mut self) -> bool {
+        self.lives = self.lives.saturating_sub(1);
+        self.ends = self.ends.saturating_sub(1);
+        let broke = self.breaks & 1 == 1;
+        self.breaks >>= 1;
+        broke || self.lives == 0
     }
 
     /// It faulted while the launch at `position` ran, which nothing foretold.
@@ -356,6 +386,9 @@ impl Blocks {
             device_bytes: 0,
             pool,
             lives: u32::from(!pool),
+            ends: 0,
+            breaks: 0,
+            drops: 0,
             content: false,
             migrated: 0,
             last_used,
@@ -436,11 +469,12 @@ impl Blocks {
         self.moving_out = self.moving_out + u64::from(leaves) - u64::from(out);
     }
 
-    /// Puts a resident block at the tail of the driver's list again.
-    pub(crate) fn migrated_again(&mut self, slot: u32) {
+    /// Puts a resident block at the tail of the driver's list again; its new place there.
+    pub(crate) fn migrated_again(&mut self, slot: u32) -> u64 {
         self.mark(slot);
         self.clock += 1;
         self.slots[slot as usize].migrated = self.clock;
+        self.clock
     }
 
     /// The next block that changed since it was last asked for.

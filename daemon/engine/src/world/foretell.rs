@@ -89,6 +89,19 @@ impl World {
         declared.min(again)
     }
 
+    /// In how many launches from the newest on a block is used again, as the learned cycle has
+    /// it; none while there is no cycle.
+    pub(crate) fn until_reborn(&self, slot: u32) -> Option<u64> {
+        let head = self.history.head();
+        let matched = head - self.history.lag()?;
+        let again = self
+            .blocks
+            .get(slot)
+            .uses
+            .at_or_after((matched + 1) * TICKS);
+        Some(again.map_or(NEVER, |again| again / TICKS - matched))
+    }
+
     /// Moment at which a resident block is taken to be used again: `next`, as of
     /// [`World::next_use`], but where the cycle is often wrong of it, its own even distances
     /// count as well. Where nobody tells what is dead, what the cycle leaves out mostly is, and

@@ -66,6 +66,8 @@ pub(crate) struct World {
     pub guard_end: u64,
     /// How far the oldest launch that is not over has come, as far as known.
     pub progress: Progress,
+    /// Mean time that a launch takes.
+    pub launch_us: f64,
     /// Frames that managed memory may fill.
     pub capacity: u64,
     /// Only the engine keeps the capacity.
@@ -89,8 +91,18 @@ pub(crate) struct World {
     /// Parts of the policy that are left out.
     pub without: Without,
     discard: bool,
+    /// Blocks of which the last part was taken back since the policy last decided.
+    pub ended: Vec<Ended>,
     inflight_bytes: u64,
     block_limit: usize,
+}
+
+/// A block of which the last part was taken back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub slot: u32,
+    /// Its content dies in the order of this stream.
+    pub stream: StreamId,
 }
 
 impl World {
@@ -110,6 +122,7 @@ impl World {
             running_end: 0,
             guard_end: 0,
             progress: Progress::default(),
+            launch_us: 0.0,
             capacity: config.capacity.0 / BLOCK_BYTES,
             enforce: config.enforce,
             remote: config.remote,
@@ -121,6 +134,7 @@ impl World {
             refusals: BTreeSet::new(),
             without: config.without,
             discard: config.discard && !config.without.discard,
+            ended: Vec::new(),
             inflight_bytes: config.inflight_bytes.0,
             block_limit: config.blocks,
         }
@@ -202,9 +216,20 @@ impl World {
 
     /// A part was taken back; its content dies when the stream gets there.
     pub(crate) fn end_part(&mut self, address: u64, stream: StreamId, seq: Seq) {
-        if let Some(part) = self.memory.end_part(address) {
-            let range = self.memory.tracked(part.range);
-            self.window.push_death(stream, seq, range);
+        let Some(part) = self.memory.end_part(address) else {
+            return;
+        };
+        let range = self.memory.tracked(part.range);
+        self.window.push_death(stream, seq, range);
+        for id in range.blocks() {
+            let Some(slot) = self.blocks.find(id) else {
+                continue;
+            };
+            let block = self.blocks.get_mut(slot);
+            block.end_part();
+            if self.discard && block.given_back() {
+                self.ended.push(Ended { slot, stream });
+            }
         }
     }
 
@@ -218,8 +243,7 @@ impl World {
             if !block.pool {
                 continue;
             }
-            block.lives = block.lives.saturating_sub(1);
-            if block.lives == 0 {
+            if block.pass_end() {
                 block.refused = false;
                 self.blocks.set_content(slot, false);
             }

@@ -6,9 +6,9 @@ use super::block::Residency;
 use super::orders::Order;
 use super::{NEVER, World};
 use crate::command::{Command, Operation, Queue};
-use crate::decision::{Because, Decision, Fate, Step, launch_at};
+use crate::decision::{Because, Decision, Fate, Reason, Step, launch_at};
 use crate::stats::Stats;
-use crate::units::{BLOCK_BYTES, BlockId, Micros};
+use crate::units::{BLOCK_BYTES, BlockId, Micros, StreamId};
 
 /// Calls for which there must be room before more are made.
 const REFILL: u64 = 2;
@@ -37,7 +37,37 @@ impl World {
     /// May this block's content be dropped by command?
     pub(crate) fn discardable(&self, slot: u32) -> bool {
         let block = self.blocks.get(slot);
-        self.discard && block.dead() && !block.refused
+        self.discard && block.dead() && !block.refused && block.drops == 0
+    }
+
+    /// May this block's content be dropped in stream order?
+    pub(crate) fn drops_in_order(&self, slot: u32) -> bool {
+        let block = self.blocks.get(slot);
+        self.discard && block.given_back() && !block.dead() && !block.gone
+    }
+
+    /// Asks that a block's content be dropped once the device has passed all that its stream
+    /// was given so far.
+    pub(crate) fn drop_in_order(
+        &mut self,
+        now: Micros,
+        (slot, stream): (u32, StreamId),
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        const MERGE: u64 = 64 << 20;
+        let step = Step::Ordered(Operation::Discard, Reason::Ended);
+        self.write_down(slot, step, None);
+        let after = Some((stream, self.window.last(stream)));
+        let block = self.blocks.get_mut(slot);
+        block.drops += 1;
+        let id = block.id.0;
+        let before = commands.len();
+        let way = (Queue::Ordered, Operation::Discard);
+        self.orders
+            .issue(now, way, (id, false, after), MERGE, commands);
+        stats.discarded_bytes += BLOCK_BYTES;
+        stats.commands += (commands.len() - before) as u64;
     }
 
     /// Asks for something on one block, which must be in a state that allows it. `because`
@@ -56,6 +86,7 @@ impl World {
             Operation::Evict => Queue::Out,
             Operation::Discard
             | Operation::Populate
+            | Operation::Touch
             | Operation::UseOnHost
             | Operation::LetMigrate => Queue::Local,
         };
@@ -103,6 +134,7 @@ impl World {
                     self.came_of(slot);
                 }
             }
+            Operation::Touch => {}
             Operation::UseOnHost => block.stays = true,
             Operation::LetMigrate => (block.stays, block.mapped) = (false, false),
         }
@@ -111,8 +143,13 @@ impl World {
             _ => self.call_bytes(queue),
         };
         let before = commands.len();
-        self.orders
-            .issue(now, (queue, operation), (id.0, from_host), merge, commands);
+        self.orders.issue(
+            now,
+            (queue, operation),
+            (id.0, from_host, None),
+            merge,
+            commands,
+        );
         stats.commands += (commands.len() - before) as u64;
     }
 
@@ -162,6 +199,18 @@ impl World {
         self.note(slot, Step::Came(Fate::Refused));
     }
 
+    /// The stream has come to where a block was given back, and its content was dropped, or
+    /// part of it had been handed out before anything could be arranged.
+    fn dropped(&mut self, slot: u32, refused: bool) {
+        let block = self.blocks.get_mut(slot);
+        block.drops = block.drops.saturating_sub(1);
+        if refused {
+            self.note(slot, Step::Came(Fate::Refused));
+        } else if !block.content && matches!(block.residency, Residency::Device | Residency::Host) {
+            self.blocks.set(slot, Residency::Unpopulated);
+        }
+    }
+
     /// A command is done, or had no effect.
     pub(crate) fn settle(&mut self, order: Order, refused: bool) {
         for number in order.blocks.first..order.blocks.end() {
@@ -170,11 +219,15 @@ impl World {
             };
             if matches!(
                 order.operation,
-                Operation::UseOnHost | Operation::LetMigrate
+                Operation::UseOnHost | Operation::LetMigrate | Operation::Touch
             ) {
-                if refused {
+                if refused && order.operation != Operation::Touch {
                     self.stays_refused(slot);
                 }
+                continue;
+            }
+            if order.after.is_some() {
+                self.dropped(slot, refused);
                 continue;
             }
             let block = self.blocks.get_mut(slot);

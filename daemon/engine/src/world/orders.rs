@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use super::block::Extent;
 use crate::command::{Command, Operation, Queue};
-use crate::units::{BLOCK_BYTES, Micros, Range};
+use crate::units::{BLOCK_BYTES, Micros, Range, Seq, StreamId};
 
 /// Weight of the past in the measured rate.
 const SMOOTHING: f64 = 0.8;
@@ -19,6 +19,8 @@ pub(crate) struct Order {
     pub blocks: Extent,
     /// A discard of blocks that lay on the host.
     pub from_host: bool,
+    /// It is not done before this stream has passed that.
+    pub after: Option<(StreamId, Seq)>,
     issued: Micros,
 }
 
@@ -33,16 +35,16 @@ struct Lane {
     done_bytes: u64,
 }
 
-/// The three queues of the executor.
+/// The queues of the executor.
 #[derive(Debug)]
 pub(crate) struct Orders {
-    lanes: [Lane; 3],
+    lanes: [Lane; Queue::ALL.len()],
 }
 
 impl Orders {
     pub(crate) fn new(link_bytes_per_us: f64) -> Self {
         Self {
-            lanes: [(); 3].map(|()| Lane {
+            lanes: [(); Queue::ALL.len()].map(|()| Lane {
                 last_id: 0,
                 orders: VecDeque::new(),
                 bytes: 0,
@@ -68,10 +70,11 @@ impl Orders {
         self.lane(queue).rate
     }
 
-    /// When the oldest command of all was issued.
+    /// When the oldest command was issued of those that need not wait for the program.
     pub(crate) fn oldest(&self) -> Option<Micros> {
         self.lanes
             .iter()
+            .take(Queue::Ordered as usize)
             .filter_map(|lane| lane.orders.front())
             .map(|order| order.issued)
             .min()
@@ -83,7 +86,7 @@ impl Orders {
         &mut self,
         now: Micros,
         (queue, operation): (Queue, Operation),
-        (block, from_host): (u64, bool),
+        (block, from_host, after): (u64, bool, Option<(StreamId, Seq)>),
         merge_bytes: u64,
         commands: &mut Vec<Command>,
     ) {
@@ -92,7 +95,7 @@ impl Orders {
         if let Some(last) = commands.iter_mut().rfind(|command| command.queue == queue)
             && let Some(order) = lane.orders.back_mut()
             && last.id == order.id
-            && (last.operation, order.from_host) == (operation, from_host)
+            && (last.operation, order.from_host, order.after) == (operation, from_host, after)
             && order.blocks.end() == block
             && last.range.bytes < merge_bytes
         {
@@ -111,6 +114,7 @@ impl Orders {
             operation,
             blocks,
             from_host,
+            after,
             issued: now,
         });
         let range = Range {
@@ -122,6 +126,7 @@ impl Orders {
             id,
             operation,
             range,
+            stream: after.map(|(stream, _)| stream),
         });
     }
 

@@ -427,3 +427,87 @@ fn a_block_of_which_a_command_brings_the_rest_tells_nothing() {
     assert!(!bring(5..10, BLOCK_BYTES));
     assert!(!bring(10..17, 1 << 16));
 }
+
+/// A world with one pool segment of two blocks, in which `stream` was given one launch that
+/// uses the first one and is not over, with a cycle of one launch known.
+fn handed_out() -> (World, Stats, u32) {
+    let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+    let mut world = World::new(&config);
+    let mut stats = Stats::default();
+    let range = Range {
+        address: BLOCK_BYTES,
+        bytes: 2 * BLOCK_BYTES,
+    };
+    world.alloc(range, true, Residency::Device, &mut stats);
+    world.begin_part(range);
+    let slot = world.blocks.find(BlockId(1)).expect("it is tracked");
+    let set: Arc<[Extent]> = Arc::from([Extent { first: 1, count: 1 }]);
+    let (loose, sweep) = (Arc::from([]), None);
+    let position = world.history.push(0);
+    let access = Access { set, loose, sweep };
+    let call = (Seq(1), StreamId(0));
+    world
+        .window
+        .push((position, 0), call, access, Arc::from([]));
+    world.used(slot, position, Share::ALL);
+    (world, stats, slot)
+}
+
+#[test]
+fn content_dies_where_it_was_given_back_though_the_memory_is_handed_out_again() {
+    let (mut world, mut stats, slot) = handed_out();
+    let range = Range {
+        address: BLOCK_BYTES,
+        bytes: 2 * BLOCK_BYTES,
+    };
+    world.end_part(range.address, StreamId(0), Seq(2));
+    assert!(world.drops_in_order(slot), "no one has it");
+    let ended: Vec<u32> = world.ended.iter().map(|ended| ended.slot).collect();
+    assert_eq!(ended.len(), 2, "both blocks of it");
+    let mut commands = Vec::new();
+    let way = (slot, StreamId(0));
+    world.drop_in_order(Micros(0), way, &mut stats, &mut commands);
+    assert_eq!(
+        (commands[0].queue, commands[0].stream),
+        (Queue::Ordered, Some(StreamId(0)))
+    );
+    world.begin_part(range);
+    assert!(!world.drops_in_order(slot), "it is handed out again");
+    let block = world.blocks.get(slot);
+    assert!(block.content && !block.dead(), "the device still uses it");
+    // The device comes to it.
+    world.window.pass(StreamId(0), Seq(1));
+    while let Some(range) = world.window.pop_death() {
+        world.bury(range);
+    }
+    let block = world.blocks.get(slot);
+    assert!(!block.content && !block.dead(), "{block:?}");
+    let done = world.orders.complete(Micros(1), Queue::Ordered, 1);
+    world.settle(done.expect("it was ordered"), false);
+    let block = world.blocks.get(slot);
+    assert_eq!(
+        (block.residency, block.drops),
+        (Residency::Unpopulated, 0),
+        "it is to be born"
+    );
+}
+
+#[test]
+fn news_of_a_drop_that_come_late_do_not_undo_the_next_use() {
+    let (mut world, mut stats, slot) = handed_out();
+    world.end_part(BLOCK_BYTES, StreamId(0), Seq(2));
+    let way = (slot, StreamId(0));
+    world.drop_in_order(Micros(0), way, &mut stats, &mut Vec::new());
+    world.begin_part(Range {
+        address: BLOCK_BYTES,
+        bytes: 2 * BLOCK_BYTES,
+    });
+    world.window.pass(StreamId(0), Seq(1));
+    while let Some(range) = world.window.pop_death() {
+        world.bury(range);
+    }
+    world.used(slot, 2, Share::ALL);
+    let done = world.orders.complete(Micros(1), Queue::Ordered, 1);
+    world.settle(done.expect("it was ordered"), false);
+    assert_eq!(world.blocks.get(slot).residency, Residency::Device);
+}

@@ -213,6 +213,13 @@ impl Window {
             .unwrap_or(0)
     }
 
+    /// The last number that the program is known to have put into a stream.
+    pub(crate) fn last(&self, stream: StreamId) -> Seq {
+        self.streams
+            .get(&stream.0)
+            .map_or(Seq(0), |state| state.last)
+    }
+
     /// `range` dies when `stream` has passed everything before `seq`.
     pub(crate) fn push_death(&mut self, stream: StreamId, seq: Seq, range: Range) {
         let state = self.streams.entry(stream.0).or_default();
@@ -222,6 +229,13 @@ impl Window {
             .back()
             .map_or(after, |last| after.max(last.after));
         state.deaths.push_back(Death { after, range });
+    }
+
+    /// A part that died before a launch that is over.
+    pub(crate) fn pop_death_before(&mut self, launch: &Pending) -> Option<Range> {
+        let deaths = &mut self.streams.get_mut(&launch.stream.0)?.deaths;
+        let death = deaths.pop_front_if(|death| death.after < launch.seq)?;
+        Some(death.range)
     }
 
     /// A part whose death has come.

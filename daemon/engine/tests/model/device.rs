@@ -152,6 +152,8 @@ pub struct Device {
     running: Option<(u64, Kernel, usize)>,
     waiting_for: Option<u64>,
     seq: u64,
+    /// Discards that wait until this launch is over.
+    ordered: VecDeque<(u64, usize)>,
     passed: u64,
     marked: u64,
     link_in: VecDeque<Job>,
@@ -197,6 +199,7 @@ impl Device {
             running: None,
             waiting_for: None,
             seq: 0,
+            ordered: VecDeque::new(),
             passed: 0,
             marked: 0,
             link_in: VecDeque::new(),
@@ -388,6 +391,7 @@ impl Device {
                 self.outcome.iteration_peaks.push(peak);
             }
             self.bury();
+            self.drop_passed();
             let stride = u64::from(self.engine.mark_stride());
             if seq - self.marked >= stride || self.queue.is_empty() {
                 self.marked = seq;
@@ -645,7 +649,7 @@ impl Device {
     }
 
     fn check(&mut self, command: Command) {
-        let live = command.operation == Operation::Discard && self.live(command.range);
+        let live = self.drops_live(command);
         let used = command.range.blocks().find_map(|id| self.user_of(id.0));
         if live || (command.operation == Operation::Evict && used.is_some()) {
             self.outcome
@@ -672,7 +676,7 @@ impl Device {
         let mut issued = std::mem::take(&mut self.issued);
         self.engine.decide(Micros(self.now / 1000), &mut issued);
         for command in issued.drain(..) {
-            if command.operation == Operation::Discard && self.live(command.range) {
+            if self.drops_live(command) {
                 self.outcome
                     .violations
                     .push(format!("discards live {:?}", command.range));
@@ -688,10 +692,16 @@ impl Device {
 
     fn arrive(&mut self, index: usize) {
         let command = self.commands[index].0;
-        if command.operation == Operation::Discard && self.live(command.range) {
+        if self.drops_live(command) {
             // The program took the memory meanwhile: the shim declines.
             let Command { queue, id, .. } = command;
             self.tell(&Event::Refused { queue, id });
+            return;
+        }
+        if command.queue == Queue::Ordered {
+            // The stream that it waits for has been given so much.
+            self.ordered.push_back((self.seq, index));
+            self.drop_passed();
             return;
         }
         for BlockId(block) in command.range.blocks() {
@@ -702,7 +712,7 @@ impl Device {
             match command.queue {
                 Queue::In => self.link_in.push_back(job),
                 Queue::Out => self.link_out.push_back(job),
-                Queue::Local => {
+                Queue::Local | Queue::Ordered => {
                     self.local(command.operation, block);
                     self.job_done(job);
                 }
@@ -710,6 +720,50 @@ impl Device {
         }
         self.start_in();
         self.start_out();
+    }
+
+    fn drop_content(&mut self, block: u64) {
+        let Some(state) = self.blocks.get(&block).copied() else {
+            return;
+        };
+        match state.place {
+            Place::Device => {
+                self.lrm.remove(&(state.stamp, block));
+                self.blocks.get_mut(&block).unwrap().discarded = true;
+                self.leave(block, Place::Nowhere);
+            }
+            Place::Host => {
+                let state = self.blocks.get_mut(&block).unwrap();
+                (state.place, state.mapped) = (Place::Nowhere, false);
+            }
+            Place::Nowhere | Place::In | Place::Out => {}
+        }
+    }
+
+    /// Drops what waited for launches that are over by now. What was handed out of it since then
+    /// has not been used yet.
+    fn drop_passed(&mut self) {
+        let passed = self.passed;
+        while let Some((_, index)) = self.ordered.pop_front_if(|(last, _)| *last <= passed) {
+            for BlockId(block) in self.commands[index].0.range.blocks() {
+                self.drop_content(block);
+                let command = Some(index);
+                self.job_done(Job::Block { block, command });
+            }
+        }
+    }
+
+    /// It would drop what the program has, as far as the command waits for it.
+    fn drops_live(&self, command: Command) -> bool {
+        let range = command.range;
+        let drops = command.operation == Operation::Discard;
+        let handed_out = |(address, bytes): (&u64, &u64)| {
+            *address < range.end() && range.address < address + bytes
+        };
+        match command.queue {
+            Queue::Ordered => drops && self.parts.iter().any(handed_out),
+            _ => drops && self.live(range),
+        }
     }
 
     /// Some of the range is handed out, or no pool memory at all.
@@ -728,15 +782,7 @@ impl Device {
                     .violations
                     .push(format!("discards live {block:#x}"));
             }
-            (Operation::Discard, Place::Device) => {
-                self.lrm.remove(&(state.stamp, block));
-                self.blocks.get_mut(&block).unwrap().discarded = true;
-                self.leave(block, Place::Nowhere);
-            }
-            (Operation::Discard, Place::Host) => {
-                let state = self.blocks.get_mut(&block).unwrap();
-                (state.place, state.mapped) = (Place::Nowhere, false);
-            }
+            (Operation::Discard, _) => self.drop_content(block),
             (Operation::Populate, Place::Nowhere) => {
                 self.room();
                 self.frames += 1;

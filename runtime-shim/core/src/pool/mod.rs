@@ -20,7 +20,7 @@ use crate::BLOCK_BYTES;
 use crate::abi::Handle;
 use crate::mapped::{Slab, Zeroable};
 use chunks::{Chunk, ChunkId, Chunks, EMPTY};
-pub use discard::Declined;
+pub use discard::{Declined, Discards};
 use point::Point;
 use recent::Recent;
 
@@ -80,8 +80,8 @@ pub struct Grant {
     pub waits: [Handle; MAX_WAITS],
     /// How many.
     pub wait_count: usize,
-    /// Number of the discard that it must wait for; 0: none.
-    pub discard: u64,
+    /// Discards that it must wait for.
+    pub discard: Discards,
 }
 
 /// Why nothing was handed out.
@@ -242,12 +242,12 @@ impl Pool {
             bytes,
             waits: [0; MAX_WAITS],
             wait_count: 0,
-            discard: 0,
+            discard: Discards::NONE,
         };
         let mut id = first;
         loop {
             let chunk = self.chunks.get(id);
-            grant.discard = grant.discard.max(chunk.discard);
+            grant.discard = grant.discard.merged(chunk.discard);
             if let Point::Stream { stream: other, .. } = chunk.point
                 && other != stream
                 && !grant.waits[..grant.wait_count].contains(&other)
@@ -276,7 +276,7 @@ impl Pool {
             chunk.in_use = true;
             chunk.requested = requested;
             chunk.point = Point::Done;
-            chunk.discard = 0;
+            chunk.discard = Discards::NONE;
         });
         self.chunks.insert(first);
         self.usage.used += bytes;
@@ -319,9 +319,9 @@ impl Pool {
         self.chunks.retire(above);
     }
 
-    /// Takes memory back at `point`, or after discard number `discard` (0: none). `None`:
-    /// nothing was handed out at `address`.
-    pub fn free(&mut self, address: u64, point: Point, discard: u64) -> Option<Part> {
+    /// Takes memory back at `point`, or after `discard`. `None`: nothing was handed out at
+    /// `address`.
+    pub fn free(&mut self, address: u64, point: Point, discard: Discards) -> Option<Part> {
         let id = self.chunks.find(address)?;
         self.chunks.remove(address);
         let chunk = self.chunks.get(id);
@@ -369,7 +369,7 @@ impl Pool {
         self.absorb(low, high);
         self.chunks.update(low, |chunk| {
             chunk.point = point;
-            chunk.discard = a.discard.max(b.discard);
+            chunk.discard = a.discard.merged(b.discard);
         });
         self.chunks.link(low);
         true
@@ -402,13 +402,13 @@ impl Pool {
         }
     }
 
-    /// All of `stream`'s points are now covered by discard number `discard`: the stream is
-    /// about to be destroyed, and that discard waits for it.
-    pub fn replace_stream(&mut self, stream: Handle, discard: u64) {
+    /// All of `stream`'s points are now covered by `discard`: the stream is about to be
+    /// destroyed, and that discard waits for it.
+    pub fn replace_stream(&mut self, stream: Handle, discard: Discards) {
         self.for_each_free(|chunk| {
-            if matches!(chunk.point, Point::Stream { stream: own, .. } if own == stream) {
+            if chunk.point.is_of(stream) {
                 chunk.point = Point::Done;
-                chunk.discard = chunk.discard.max(discard);
+                chunk.discard = chunk.discard.merged(discard);
             }
         });
     }
@@ -417,7 +417,7 @@ impl Pool {
     pub fn has_points_of(&mut self, stream: Handle) -> bool {
         let mut found = false;
         self.for_each_free(|chunk| {
-            found |= matches!(chunk.point, Point::Stream { stream: own, .. } if own == stream);
+            found |= chunk.point.is_of(stream);
         });
         found
     }

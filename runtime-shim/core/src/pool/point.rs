@@ -28,6 +28,11 @@ impl Point {
         }
     }
 
+    /// It lies in this stream's order.
+    pub fn is_of(&self, stream: Handle) -> bool {
+        matches!(self, Point::Stream { stream: own, .. } if *own == stream)
+    }
+
     /// The point of two parts taken together, if one point can say it.
     pub fn merged(self, other: Point) -> Option<Point> {
         match (self, other) {

@@ -49,8 +49,8 @@ fn freed_memory_is_reused_at_once_in_the_same_stream_newest_first() {
     let _between = allocate(&mut pool, &mut next, 4 * MIB, 7);
     let b = allocate(&mut pool, &mut next, 4 * MIB, 7);
     let _after = allocate(&mut pool, &mut next, 4 * MIB, 7);
-    pool.free(a.address, freed(7, 1), 0).unwrap();
-    pool.free(b.address, freed(7, 2), 0).unwrap();
+    pool.free(a.address, freed(7, 1), Discards::NONE).unwrap();
+    pool.free(b.address, freed(7, 2), Discards::NONE).unwrap();
     let again = pool.allocate(4 * MIB, 7, never).unwrap();
     assert_eq!((again.address, again.wait_count), (b.address, 0));
     assert_eq!(pool.allocate(4 * MIB, 7, never).unwrap().address, a.address);
@@ -60,7 +60,8 @@ fn freed_memory_is_reused_at_once_in_the_same_stream_newest_first() {
 fn another_stream_waits_for_the_stream_that_freed() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 32 * MIB, 7);
-    pool.free(whole.address, freed(7, 5), 0).unwrap();
+    pool.free(whole.address, freed(7, 5), Discards::NONE)
+        .unwrap();
     let grant = pool.allocate(32 * MIB, 8, never).unwrap();
     assert_eq!(grant.address, whole.address);
     assert_eq!(&grant.waits[..grant.wait_count], [7]);
@@ -70,7 +71,8 @@ fn another_stream_waits_for_the_stream_that_freed() {
 fn no_wait_is_needed_once_the_device_has_passed_the_free() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 32 * MIB, 7);
-    pool.free(whole.address, freed(7, 5), 0).unwrap();
+    pool.free(whole.address, freed(7, 5), Discards::NONE)
+        .unwrap();
     let passed = |point: &Point| {
         matches!(
             point,
@@ -90,8 +92,8 @@ fn neighbours_of_several_streams_serve_one_request_after_waits_for_all() {
     let a = allocate(&mut pool, &mut next, 16 * MIB, 7);
     let b = allocate(&mut pool, &mut next, 16 * MIB, 8);
     assert_eq!(b.address, a.address + 16 * MIB);
-    pool.free(a.address, freed(7, 1), 0).unwrap();
-    pool.free(b.address, freed(8, 2), 0).unwrap();
+    pool.free(a.address, freed(7, 1), Discards::NONE).unwrap();
+    pool.free(b.address, freed(8, 2), Discards::NONE).unwrap();
     let grant = pool.allocate(24 * MIB, 9, never).unwrap();
     assert_eq!(grant.address, a.address);
     assert_eq!(&grant.waits[..grant.wait_count], [7, 8]);
@@ -121,12 +123,13 @@ fn an_iteration_repeated_gets_the_same_addresses_even_among_discards() {
             .map(|size| allocate(&mut pool, &mut next, *size, 7).address)
             .collect();
         for address in taken.iter().rev() {
-            pool.free(*address, freed(7, round), 0).unwrap();
+            pool.free(*address, freed(7, round), Discards::NONE)
+                .unwrap();
         }
         // Discards of some of it, which differ from round to round.
         let dead = taken[0] + (round % 3) * 2 * MIB;
         pool.claim(dead, 2 * MIB, |_| true).unwrap();
-        pool.release(dead, 2 * MIB, round);
+        pool.release(dead, 2 * MIB, Discards::local(round));
         assert_eq!(*first.get_or_insert(taken.clone()), taken);
     }
 }
@@ -135,7 +138,8 @@ fn an_iteration_repeated_gets_the_same_addresses_even_among_discards() {
 fn a_claimed_range_is_not_handed_out_until_released_and_then_after_its_discard() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 32 * MIB, 7);
-    pool.free(whole.address, freed(7, 1), 0).unwrap();
+    pool.free(whole.address, freed(7, 1), Discards::NONE)
+        .unwrap();
     assert_eq!(
         pool.claim(whole.address, 2 * MIB, never),
         Err(Declined::NotPassed)
@@ -150,8 +154,9 @@ fn a_claimed_range_is_not_handed_out_until_released_and_then_after_its_discard()
         pool.claim(whole.address, 2 * MIB, |_| true),
         Err(Declined::Claimed)
     );
-    pool.release(whole.address + 2 * MIB, 2 * MIB, 42);
-    assert_eq!(pool.allocate(2 * MIB, 7, never).unwrap().discard, 42);
+    pool.release(whole.address + 2 * MIB, 2 * MIB, Discards::local(42));
+    let grant = pool.allocate(2 * MIB, 7, never).unwrap();
+    assert_eq!(grant.discard, Discards::local(42));
 }
 
 #[test]
@@ -172,12 +177,13 @@ fn memory_in_use_and_foreign_memory_cannot_be_claimed() {
 fn a_destroyed_streams_memory_waits_for_the_discard_that_waits_for_it() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 32 * MIB, 7);
-    pool.free(whole.address, freed(7, 1), 0).unwrap();
+    pool.free(whole.address, freed(7, 1), Discards::NONE)
+        .unwrap();
     assert!(pool.has_points_of(7));
-    pool.replace_stream(7, 3);
+    pool.replace_stream(7, Discards::local(3));
     assert!(!pool.has_points_of(7));
     let grant = pool.allocate(32 * MIB, 8, never).unwrap();
-    assert_eq!((grant.wait_count, grant.discard), (0, 3));
+    assert_eq!((grant.wait_count, grant.discard), (0, Discards::local(3)));
 }
 
 #[test]
@@ -185,7 +191,7 @@ fn free_segments_go_back_above_the_threshold() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let a = allocate(&mut pool, &mut next, 64 * MIB, 7);
     let b = allocate(&mut pool, &mut next, 64 * MIB, 7);
-    pool.free(a.address, freed(7, 1), 0).unwrap();
+    pool.free(a.address, freed(7, 1), Discards::NONE).unwrap();
     assert_eq!(pool.take_free_segment(0, never), None);
     assert_eq!(pool.take_free_segment(128 * MIB, |_| true), None);
     assert_eq!(
@@ -193,7 +199,7 @@ fn free_segments_go_back_above_the_threshold() {
         Some((a.address, 64 * MIB))
     );
     assert_eq!(pool.take_free_segment(0, |_| true), None);
-    pool.free(b.address, Point::Done, 0).unwrap();
+    pool.free(b.address, Point::Done, Discards::NONE).unwrap();
     assert_eq!(
         pool.take_free_segment(0, never),
         Some((b.address, 64 * MIB))
@@ -206,24 +212,43 @@ fn free_segments_go_back_above_the_threshold() {
 fn what_was_not_handed_out_is_not_freed() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let a = allocate(&mut pool, &mut next, 3 * MIB, 7);
-    assert_eq!(pool.free(a.address + 512, Point::Done, 0), None);
+    assert_eq!(
+        pool.free(a.address + 512, Point::Done, Discards::NONE),
+        None
+    );
     assert_eq!(
         pool.part(a.address + MIB).map(|part| part.requested),
         Some(3 * MIB)
     );
-    assert!(pool.free(a.address, Point::Done, 0).is_some());
-    assert_eq!(pool.free(a.address, Point::Done, 0), None);
+    assert!(pool.free(a.address, Point::Done, Discards::NONE).is_some());
+    assert_eq!(pool.free(a.address, Point::Done, Discards::NONE), None);
     assert_eq!(pool.part(a.address), None);
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Allocate { bytes: u64, stream: Handle },
-    Free { which: usize, stream: Handle },
-    Claim { at: u64, blocks: u64 },
-    Release { which: usize },
-    Pass { stream: Handle },
-    Destroy { stream: Handle },
+    Allocate {
+        bytes: u64,
+        stream: Handle,
+    },
+    Free {
+        which: usize,
+        stream: Handle,
+    },
+    Claim {
+        at: u64,
+        blocks: u64,
+        follows: Option<Handle>,
+    },
+    Release {
+        which: usize,
+    },
+    Pass {
+        stream: Handle,
+    },
+    Destroy {
+        stream: Handle,
+    },
     Trim,
 }
 
@@ -234,7 +259,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(bytes, stream)| Step::Allocate { bytes, stream }),
         5 => (any::<usize>(), stream.clone())
             .prop_map(|(which, stream)| Step::Free { which, stream }),
-        3 => (0_u64..64, 1_u64..6).prop_map(|(at, blocks)| Step::Claim { at, blocks }),
+        3 => (0_u64..64, 1_u64..6, prop::option::of(stream.clone()))
+            .prop_map(|(at, blocks, follows)| Step::Claim { at, blocks, follows }),
         2 => any::<usize>().prop_map(|which| Step::Release { which }),
         2 => stream.clone().prop_map(|stream| Step::Pass { stream }),
         1 => stream.prop_map(|stream| Step::Destroy { stream }),
@@ -248,7 +274,9 @@ struct Model {
     live: Vec<(u64, u64)>,
     freed: Vec<(u64, u64, Handle, u64)>,
     claims: Vec<(u64, u64)>,
-    discarded: Vec<(u64, u64, u64)>,
+    discarded: Vec<(u64, u64, Discards)>,
+    /// Of claims that a stream is followed for, which stream.
+    followed: Vec<((u64, u64), Handle)>,
     covered: Vec<(Handle, u64, u64)>,
     seq: u64,
     discard: u64,
@@ -281,7 +309,7 @@ impl Model {
         let waits = &grant.waits[..grant.wait_count];
         for (address, bytes, freed_in, seq) in &self.freed {
             let is_covered = self.covered.iter().any(|(of, until, discard)| {
-                of == freed_in && *until >= *seq && grant.discard >= *discard
+                of == freed_in && *until >= *seq && grant.discard.local >= *discard
             });
             let ordered = *freed_in == stream
                 || waits.contains(freed_in)
@@ -293,7 +321,7 @@ impl Model {
             );
         }
         for (address, bytes, discard) in &self.discarded {
-            let ordered = grant.discard >= *discard;
+            let ordered = grant.discard.merged(*discard) == grant.discard;
             assert!(
                 !overlap((*address, *bytes), range) || ordered,
                 "used before its discard"
@@ -334,35 +362,51 @@ proptest! {
                 Step::Free { which, stream } if !model.live.is_empty() => {
                     let (address, bytes) = model.live.swap_remove(which % model.live.len());
                     model.seq += 1;
-                    let part = pool.free(address, freed(stream, model.seq), 0).unwrap();
+                    let part = pool.free(address, freed(stream, model.seq), Discards::NONE).unwrap();
                     prop_assert_eq!(part.bytes, bytes);
                     model.freed.push((address, bytes, stream, model.seq));
                 }
-                Step::Claim { at, blocks } => {
+                Step::Claim { at, blocks, follows } => {
                     let range = (BASE + at * BLOCK_BYTES, blocks * BLOCK_BYTES);
-                    if pool.claim(range.0, range.1, model.passed()).is_ok() {
+                    let past = model.passed();
+                    let passed = |point: &Point| {
+                        follows.is_some_and(|stream| point.is_of(stream)) || past(point)
+                    };
+                    if pool.claim(range.0, range.1, passed).is_ok() {
                         prop_assert!(!model.live.iter().any(|live| overlap(*live, range)));
                         let unpassed = model.freed.iter().any(|(address, bytes, stream, seq)| {
                             let covered = model.covered.iter().any(|(of, until, _)| {
                                 of == stream && until >= seq
                             });
                             overlap((*address, *bytes), range)
-                                && model.passed[*stream] < *seq && !covered
+                                && model.passed[*stream] < *seq
+                                && !covered
+                                && follows != Some(*stream)
                         });
                         prop_assert!(!unpassed, "discarded what the device still uses");
                         model.claims.push(range);
+                        model.followed.extend(follows.map(|stream| (range, stream)));
                     }
                 }
                 Step::Release { which } if !model.claims.is_empty() => {
                     let (address, bytes) = model.claims.swap_remove(which % model.claims.len());
                     model.discard += 1;
-                    pool.release(address, bytes, model.discard);
-                    model.discarded.push((address, bytes, model.discard));
+                    let range = (address, bytes);
+                    let followed = model.followed.iter().position(|(of, _)| *of == range);
+                    let discard = match followed {
+                        Some(at) => {
+                            model.followed.swap_remove(at);
+                            Discards::ordered(model.discard)
+                        }
+                        None => Discards::local(model.discard),
+                    };
+                    pool.release(address, bytes, discard);
+                    model.discarded.push((address, bytes, discard));
                 }
                 Step::Pass { stream } => model.passed[stream] = model.seq,
                 Step::Destroy { stream } => {
                     model.discard += 1;
-                    pool.replace_stream(stream, model.discard);
+                    pool.replace_stream(stream, Discards::local(model.discard));
                     model.covered.push((stream, model.seq, model.discard));
                 }
                 Step::Trim => {

@@ -10,12 +10,17 @@ use crate::decision::{Reason, Stop};
 use crate::policy::demand::{budget_reserve, out_limit};
 use crate::stats::{BreakerState, Stats};
 use crate::units::{BLOCK_BYTES, Micros, TICKS};
-use crate::world::World;
+use crate::world::{Ended, World};
 
 /// Bytes that populates and discards may have under way.
 const LOCAL_BYTES: u64 = 64 << 20;
 /// Launches looked ahead where evictions are not planned (DeepUM's default, its table 2).
 const UNPLANNED_LAUNCHES: u64 = 32;
+/// What is born again before the link could bring this share of the device is not dropped when
+/// it dies: its frame would only be filled and emptied again.
+const GAP_SHARE: u64 = 8;
+/// Blocks that the driver would evict next that are looked at in one go.
+const TOUCHED: usize = 16;
 /// Blocks on the host whose dead content is dropped in one go.
 const STALE_AT_ONCE: usize = 64;
 
@@ -29,8 +34,10 @@ pub(crate) fn carry_out(
 ) {
     world.was_full |= is_more_used(policy, world);
     let reserve = reserve(world);
+    drop_ended(now, world, stats, commands);
     drop_stale(policy, now, world, reserve, stats, commands);
     policy.stops.room = make_room(policy, now, world, reserve, stats, commands);
+    touch(policy, now, world, reserve, stats, commands);
     policy.stops.fetch = fetch(policy, now, world, reserve, stats, commands);
 }
 
@@ -53,6 +60,27 @@ fn reserve(world: &World) -> i64 {
         budget_reserve(world.capacity)
     } else {
         (world.capacity / 64).clamp(2, 32) as i64
+    }
+}
+
+/// What the program has given back is dropped in the order of its stream, where it is born again
+/// much later: the host runs ahead, so that the memory may have been handed out again by the time
+/// the device is through with it, and is never seen dead. The frame is worth a birth where the
+/// link could bring a good part of the device meanwhile.
+fn drop_ended(now: Micros, world: &mut World, stats: &mut Stats, commands: &mut Vec<Command>) {
+    let ended = std::mem::take(&mut world.ended);
+    if !world.was_full {
+        return;
+    }
+    let refill = (world.capacity / GAP_SHARE).max(1) * BLOCK_BYTES;
+    let least_us = refill as f64 / world.orders.rate(Queue::In);
+    for Ended { slot, stream } in ended {
+        let reborn = world.until_reborn(slot);
+        if world.drops_in_order(slot)
+            && reborn.is_some_and(|launches| launches as f64 * world.launch_us >= least_us)
+        {
+            world.drop_in_order(now, (slot, stream), stats, commands);
+        }
     }
 }
 
@@ -163,6 +191,50 @@ fn make_room(
         have += 1;
     }
     Stop::Nothing
+}
+
+/// Where the driver evicts, in the order in which blocks came to the device, the first ones of its
+/// list go to the end of it if they are needed in the nearer half of the time up to the last use
+/// of all.
+fn touch(
+    policy: &mut Foresight,
+    now: Micros,
+    world: &mut World,
+    reserve: i64,
+    stats: &mut Stats,
+    commands: &mut Vec<Command>,
+) {
+    // Where the driver does not tell what came when, its order is not known.
+    let known = world.probes && !world.enforce && !world.without.planner;
+    if !known || world.free_frames(world.capacity) >= reserve {
+        return;
+    }
+    let (Some(cycle), Some((last, _))) = (world.history.lag(), policy.ranks.resident.last()) else {
+        return;
+    };
+    let floor = world.moment();
+    let last = if is_known(last) {
+        last
+    } else {
+        floor + cycle * TICKS
+    };
+    let soon = floor + last.saturating_sub(floor) / 2;
+    let oldest = policy.ranks.oldest.iter().map(|(_, slot)| slot);
+    let oldest: Vec<u32> = oldest.take(TOUCHED).collect();
+    for slot in oldest {
+        let block = world.blocks.get(slot);
+        let needed = !block.dead() && world.next_use(slot) <= soon;
+        if !needed || world.orders.bytes(Queue::Local) >= LOCAL_BYTES {
+            return;
+        }
+        // The call would bring what is missing of it.
+        if block.device_bytes < BLOCK_BYTES {
+            continue;
+        }
+        world.order(now, Operation::Touch, slot, Reason::Kept, stats, commands);
+        let last = world.blocks.migrated_again(slot);
+        policy.ranks.oldest.set(slot, Some(last));
+    }
 }
 
 /// Why nothing is fetched though there is something to fetch.

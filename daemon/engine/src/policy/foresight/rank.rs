@@ -36,6 +36,8 @@ pub(crate) struct Ranks {
     pub unborn: Ranking,
     /// Dead blocks whose content still lies on the host.
     pub stale: Ranking,
+    /// Blocks on the device in the order in which the driver evicts.
+    pub oldest: Ranking,
     prepared: Prepared,
     /// The ranking that each block was last put into.
     places: Vec<Place>,
@@ -148,6 +150,8 @@ impl Ranks {
         let prepared =
             block.holds_frame() && !block.content && !block.dead() && !block.gone && block.pool;
         self.prepared.set(slot, prepared);
+        let here = block.residency == Residency::Device && !block.gone;
+        self.oldest.set(slot, here.then_some(block.migrated));
         let index = slot as usize;
         if index >= self.places.len() {
             self.places.resize(index + 1, Place::None);
@@ -220,6 +224,7 @@ impl Ranks {
             &self.births,
             &self.unborn,
             &self.stale,
+            &self.oldest,
         ]
         .into_iter()
         .map(Ranking::bytes)
