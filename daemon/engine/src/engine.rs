@@ -203,6 +203,8 @@ impl Engine {
         };
         self.policy
             .decide(self.now, &mut self.world, &mut self.stats, commands);
+        // Whatever a policy made of it.
+        self.world.ended.clear();
         let useful = &self.world.usefulness;
         self.stats.prefetch_issued_bytes = useful.issued_bytes;
         self.stats.prefetch_useful_bytes = useful.useful_bytes;

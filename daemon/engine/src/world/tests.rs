@@ -428,8 +428,8 @@ fn a_block_of_which_a_command_brings_the_rest_tells_nothing() {
     assert!(!bring(10..17, 1 << 16));
 }
 
-/// A world with one pool segment of two blocks, in which `stream` was given one launch that
-/// uses the first one and is not over, with a cycle of one launch known.
+/// A world with one pool segment of two blocks, handed out, and one launch that uses the first
+/// one and is not over; the slot of that.
 fn handed_out() -> (World, Stats, u32) {
     let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
     let mut world = World::new(&config);
