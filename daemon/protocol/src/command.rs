@@ -17,7 +17,8 @@ impl Operation {
     /// [`queue::ORDERED`], is made to before it drops.
     pub const DISCARD: Operation = Operation(3);
     /// Prefetch a range that has no content to transfer (unpopulated or discarded), on a
-    /// stream of its own, so that it does not wait behind transfers.
+    /// stream of its own, so that it does not wait behind transfers; or one that is on the
+    /// device as a whole, which puts it at the young end of the driver's list of blocks.
     pub const POPULATE: Operation = Operation(4);
     /// Advise that the range is preferred on the host: the device uses it there.
     pub const USE_ON_HOST: Operation = Operation(5);

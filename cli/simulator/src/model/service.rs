@@ -127,7 +127,8 @@ impl Service {
         victim: &mut dyn FnMut(&mut Model<'_>) -> Option<Block>,
     ) -> bool {
         let state = *model.blocks.get(block);
-        if state.frame == Frame::Outgoing || state.frame == Frame::Incoming {
+        let waits = matches!(state.frame, Frame::Outgoing | Frame::Incoming);
+        if waits || model.is_coming(block) {
             // A transfer of it began meanwhile: wait for its end.
             return false;
         }

@@ -465,6 +465,11 @@ fn check(model: &Model<'_>) {
             "{state:?}"
         );
     }
+    if let Some(current) = model.lane_in.current {
+        let state = model.blocks.get(current.transfer.block);
+        let still = current.transfer.leaves & state.populated;
+        assert!(state.moving.covers(still), "{state:?} of {current:?}");
+    }
     assert_eq!(frames, model.blocks.taken());
     assert!(frames <= model.blocks.capacity());
     assert_eq!(used as usize, model.blocks.in_order().count());
@@ -472,7 +477,7 @@ fn check(model: &Model<'_>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     /// Random orders at random times, on programs of every family.
     #[test]
@@ -486,6 +491,7 @@ proptest! {
         let frames = ((program.footprint_bytes() / BLOCK_BYTES) as f64 / ratio).max(8.0) as u64;
         let mut random = Random::new(seed);
         let mut dead: Vec<Piece> = Vec::new();
+        let mut fetched: Vec<Block> = Vec::new();
         let blocks = program.blocks() as u64;
         let act = |notice: FutureNotice<'_>, desk: &mut Desk<'_>| {
             check(desk.core());
@@ -499,15 +505,17 @@ proptest! {
                 .map(|_| Block(random.below(blocks) as u32))
                 .collect();
             match random.below(12) {
-                0 => { desk.prefetch(&some, Room::Take); }
-                1 => { desk.prefetch(&some, Room::Wait); }
+                0 => { desk.prefetch(&some, Room::Take); fetched = some; }
+                1 => { desk.prefetch(&some, Room::Wait); fetched = some; }
                 2 => { desk.evict(&some); }
                 3 => desk.discard(&dead),
                 4 => desk.cancel_prefetches(),
                 5 => desk.wake_at(Nanos(desk.now().0 + random.below(1_000_000))),
-                6 => {
+                // Some of them are on their way.
+                6 | 7 => {
                     let pieces: Vec<Piece> = some
                         .iter()
+                        .chain(&fetched)
                         .map(|block| Piece { block: *block, leaves: Leaves(random.next_u64() as u32) })
                         .collect();
                     desk.populate(&pieces, Room::Take);

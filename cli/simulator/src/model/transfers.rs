@@ -218,7 +218,7 @@ impl Model<'_> {
             self.done_in(order);
             return Some(true);
         }
-        if state.frame == Frame::Outgoing {
+        if state.frame == Frame::Outgoing || self.is_coming(order.block) {
             return Some(false);
         }
         if wanted.is_empty() {
@@ -270,6 +270,13 @@ impl Model<'_> {
         (transfer, call)
     }
 
+    /// Parts of the block are on their way to the device, or are being given to it.
+    pub(super) fn is_coming(&self, block: Block) -> bool {
+        let given = self.lane_local.current.as_ref();
+        !self.blocks.get(block).moving.is_empty()
+            || given.is_some_and(|given| given.transfer.block == block)
+    }
+
     /// The lane of an order to the device.
     fn lane_of(&mut self, order: Order) -> &mut Lane {
         match order.want {
@@ -309,7 +316,7 @@ impl Model<'_> {
         // Freed or dropped meanwhile: only what still has content arrives.
         let leaves = transfer.leaves & state.populated;
         state.device |= leaves;
-        state.moving = Leaves::NONE;
+        state.moving = state.moving.minus(transfer.leaves);
         let bytes = transfer.leaves.bytes();
         let on_ssd = std::mem::take(&mut state.on_ssd);
         let allocated = state.allocated;

@@ -163,8 +163,6 @@ pub(crate) struct Block {
     /// After which of these ends nothing of it was handed out: the lowest bit is the next end.
     /// What was handed out since then begins without content.
     breaks: u64,
-    /// How often its content is to be dropped in stream order, which has not come to it yet.
-    pub drops: u32,
     /// Something was written since it was born.
     pub content: bool,
     /// The order in which it came to the device: the driver's list of migrated blocks.
@@ -388,7 +386,6 @@ impl Blocks {
             lives: u32::from(!pool),
             ends: 0,
             breaks: 0,
-            drops: 0,
             content: false,
             migrated: 0,
             last_used,

@@ -37,7 +37,7 @@ impl World {
     /// May this block's content be dropped by command?
     pub(crate) fn discardable(&self, slot: u32) -> bool {
         let block = self.blocks.get(slot);
-        self.discard && block.dead() && !block.refused && block.drops == 0
+        self.discard && block.dead() && !block.refused
     }
 
     /// May this block's content be dropped in stream order?
@@ -59,9 +59,7 @@ impl World {
         let step = Step::Ordered(Operation::Discard, Reason::Ended);
         self.write_down(slot, step, None);
         let after = Some((stream, self.window.last(stream)));
-        let block = self.blocks.get_mut(slot);
-        block.drops += 1;
-        let id = block.id.0;
+        let id = self.blocks.get(slot).id.0;
         let before = commands.len();
         let way = (Queue::Ordered, Operation::Discard);
         self.orders
@@ -202,8 +200,7 @@ impl World {
     /// The stream has come to where a block was given back, and its content was dropped, or
     /// part of it had been handed out before anything could be arranged.
     fn dropped(&mut self, slot: u32, refused: bool) {
-        let block = self.blocks.get_mut(slot);
-        block.drops = block.drops.saturating_sub(1);
+        let block = self.blocks.get(slot);
         if refused {
             self.note(slot, Step::Came(Fate::Refused));
         } else if !block.content && matches!(block.residency, Residency::Device | Residency::Host) {

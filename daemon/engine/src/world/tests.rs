@@ -485,11 +485,42 @@ fn content_dies_where_it_was_given_back_though_the_memory_is_handed_out_again() 
     let done = world.orders.complete(Micros(1), Queue::Ordered, 1);
     world.settle(done.expect("it was ordered"), false);
     let block = world.blocks.get(slot);
-    assert_eq!(
-        (block.residency, block.drops),
-        (Residency::Unpopulated, 0),
-        "it is to be born"
+    assert_eq!(block.residency, Residency::Unpopulated, "it is to be born");
+}
+
+#[test]
+fn dead_content_need_not_wait_for_its_drop_nor_leave_over_the_link() {
+    let (mut world, mut stats, slot) = handed_out();
+    world.end_part(BLOCK_BYTES, StreamId(0), Seq(2));
+    let mut commands = Vec::new();
+    let way = (slot, StreamId(0));
+    world.drop_in_order(Micros(0), way, &mut stats, &mut commands);
+    assert!(!world.discardable(slot), "the device still uses it");
+    world.window.pass(StreamId(0), Seq(1));
+    while let Some(range) = world.window.pop_death() {
+        world.bury(range);
+    }
+    assert!(world.discardable(slot), "its frame may be wanted now");
+    let now = Micros(1);
+    let reason = Reason::Dead;
+    world.order(
+        now,
+        Operation::Discard,
+        slot,
+        reason,
+        &mut stats,
+        &mut commands,
     );
+    let id = commands.last().expect("it was ordered").id;
+    let done = world.orders.complete(now, Queue::Local, id);
+    world.settle(done.expect("it was ordered"), false);
+    assert_eq!(world.blocks.get(slot).residency, Residency::Unpopulated);
+    // The other one finds nothing to drop.
+    let done = world.orders.complete(now, Queue::Ordered, commands[0].id);
+    world.settle(done.expect("it was ordered"), false);
+    let block = world.blocks.get(slot);
+    assert_eq!(block.residency, Residency::Unpopulated);
+    assert_eq!(world.blocks.frames(), 1, "that of the other block");
 }
 
 #[test]

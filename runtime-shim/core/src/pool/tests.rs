@@ -160,6 +160,36 @@ fn a_claimed_range_is_not_handed_out_until_released_and_then_after_its_discard()
 }
 
 #[test]
+fn ranges_that_are_discarded_together_may_share_a_chunk() {
+    let (mut pool, mut next) = (Pool::new(), BASE);
+    let whole = allocate(&mut pool, &mut next, 4 * MIB, 7);
+    pool.free(whole.address, freed(7, 1), Discards::local(5))
+        .unwrap();
+    let halves = [whole.address, whole.address + 2 * MIB];
+    for half in halves {
+        pool.claim_also(half, 2 * MIB, |_| true).unwrap();
+    }
+    assert_eq!(
+        pool.claim(halves[1], 2 * MIB, |_| true),
+        Err(Declined::Claimed),
+        "one that is made alone waits for them"
+    );
+    assert_eq!(
+        pool.claim_also(halves[1], 2 * MIB, never),
+        Err(Declined::NotPassed)
+    );
+    for half in halves {
+        pool.release(half, 2 * MIB, Discards::ordered(9));
+    }
+    // At once, while the device has not come to those: what is handed out waits for all.
+    pool.claim(halves[0], 2 * MIB, |_| true).unwrap();
+    pool.release(halves[0], 2 * MIB, Discards::local(6));
+    let grant = pool.allocate(4 * MIB, 7, never).unwrap();
+    let all = Discards::local(6).merged(Discards::ordered(9));
+    assert_eq!((grant.address, grant.discard), (whole.address, all));
+}
+
+#[test]
 fn memory_in_use_and_foreign_memory_cannot_be_claimed() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let used = allocate(&mut pool, &mut next, 2 * MIB, 7);
