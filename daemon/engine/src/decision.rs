@@ -5,9 +5,11 @@
 //! compile. What a policy would do next with a block is its own word ([`Standing`]).
 
 use std::collections::VecDeque;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use crate::command::Operation;
 use crate::stats::BreakerState;
+use crate::table::entry;
 use crate::units::{BlockId, Micros, TICKS};
 
 /// Why a block was moved.
@@ -363,13 +365,58 @@ pub struct Why {
     pub decisions: Vec<Decision>,
 }
 
+/// The last decision about a block, in half the room: there is one for each.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    at: Micros,
+    launch: u64,
+    next_use: Option<NonZeroU64>,
+    rival_use: Option<NonZeroU64>,
+    cost_us: u32,
+    cycle: Option<NonZeroU32>,
+    step: Step,
+    breaker: BreakerState,
+}
+
+impl Last {
+    fn new(decision: &Decision) -> Self {
+        let cycle = decision
+            .cycle
+            .map(|cycle| u32::try_from(cycle).unwrap_or(u32::MAX));
+        Self {
+            at: decision.at,
+            launch: decision.launch,
+            next_use: decision.next_use.and_then(NonZeroU64::new),
+            rival_use: decision.rival_use.and_then(NonZeroU64::new),
+            cost_us: decision.cost_us,
+            cycle: cycle.and_then(NonZeroU32::new),
+            step: decision.step,
+            breaker: decision.breaker,
+        }
+    }
+
+    fn of(self, block: BlockId) -> Decision {
+        Decision {
+            at: self.at,
+            block,
+            step: self.step,
+            launch: self.launch,
+            next_use: self.next_use.map(NonZeroU64::get),
+            rival_use: self.rival_use.map(NonZeroU64::get),
+            cost_us: self.cost_us,
+            cycle: self.cycle.map(|cycle| u64::from(cycle.get())),
+            breaker: self.breaker,
+        }
+    }
+}
+
 /// The record.
 #[derive(Debug)]
 pub(crate) struct Decisions {
     ring: VecDeque<Decision>,
     limit: usize,
     /// The last one of each block, by slot.
-    last: Vec<Option<Decision>>,
+    last: Vec<Option<Last>>,
     /// Decisions made since the session began.
     made: u64,
     /// What goes into every decision.
@@ -399,11 +446,7 @@ impl Decisions {
             self.ring.pop_front();
         }
         self.ring.push_back(decision);
-        let index = slot as usize;
-        if index >= self.last.len() {
-            self.last.resize(index + 1, None);
-        }
-        self.last[index] = Some(decision);
+        *entry(&mut self.last, slot, None) = Some(Last::new(&decision));
     }
 
     /// Another block stands in this slot.
@@ -431,14 +474,14 @@ impl Decisions {
             .collect();
         let last = self.last.get(slot as usize).copied().flatten();
         if of.is_empty() {
-            of.extend(last);
+            of.extend(last.map(|last| last.of(block)));
         }
         of
     }
 
     /// Estimated size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        let last = self.last.capacity() * size_of::<Option<Decision>>();
+        let last = self.last.capacity() * size_of::<Option<Last>>();
         (self.ring.capacity() * size_of::<Decision>() + last) as u64
     }
 }

@@ -20,6 +20,7 @@ mod policy;
 mod profile;
 mod scatter;
 mod stats;
+mod table;
 mod units;
 mod usefulness;
 mod warm;

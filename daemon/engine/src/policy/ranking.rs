@@ -3,6 +3,8 @@
 //! Owns the order alone. Sorted runs in one list: what a balanced tree does in a dozen
 //! cache lines takes two here, a search among the runs and a short move within one.
 
+use crate::table::entry;
+
 /// Most entries of a run: it is split when it would have more, and joined with the next
 /// one where the two have fewer than half as many together.
 const RUN: usize = 128;
@@ -18,9 +20,9 @@ struct Run {
     entries: Vec<Entry>,
 }
 
-/// Entries in rising order.
+/// Blocks in the order of keys that whoever keeps them knows.
 #[derive(Debug, Default)]
-struct Order {
+pub(crate) struct Order {
     runs: Vec<Run>,
     len: usize,
 }
@@ -31,7 +33,8 @@ impl Order {
         self.runs.partition_point(|run| run.last < entry)
     }
 
-    fn insert(&mut self, entry: Entry) {
+    pub(crate) fn insert(&mut self, key: u64, slot: u32) {
+        let entry = (key, slot);
         self.len += 1;
         let index = self.run_of(entry);
         if index == self.runs.len() {
@@ -60,7 +63,9 @@ impl Order {
         }
     }
 
-    fn remove(&mut self, entry: Entry) {
+    /// Takes a block out that has this key; nothing if it is not there.
+    pub(crate) fn remove(&mut self, key: u64, slot: u32) {
+        let entry = (key, slot);
         let index = self.run_of(entry);
         let Some(run) = self.runs.get_mut(index) else {
             return;
@@ -85,11 +90,14 @@ impl Order {
         }
     }
 
-    fn iter(&self) -> impl DoubleEndedIterator<Item = Entry> + '_ {
+    /// In rising order of keys.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u32)> + '_ {
         self.runs.iter().flat_map(|run| run.entries.iter().copied())
     }
 
-    fn iter_from(&self, entry: Entry) -> impl Iterator<Item = Entry> + '_ {
+    /// As [`Order::iter`], from this key on.
+    pub(crate) fn iter_from(&self, key: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let entry = (key, 0);
         let index = self.run_of(entry);
         let at = self
             .runs
@@ -97,41 +105,6 @@ impl Order {
             .map_or(0, |run| run.entries.partition_point(|other| *other < entry));
         let runs = self.runs[index..].iter();
         runs.flat_map(|run| run.entries.iter().copied()).skip(at)
-    }
-
-    fn bytes(&self) -> usize {
-        self.runs.capacity() * size_of::<Run>() + self.runs.len() * RUN * size_of::<Entry>()
-    }
-}
-
-/// An ordered set of blocks by slot.
-#[derive(Debug, Default)]
-pub(crate) struct Ranking {
-    order: Order,
-    keys: Vec<u64>,
-}
-
-impl Ranking {
-    /// Gives a block a key (below `u64::MAX`), or none.
-    pub(crate) fn set(&mut self, slot: u32, key: Option<u64>) {
-        let index = slot as usize;
-        if index >= self.keys.len() {
-            if key.is_none() {
-                return;
-            }
-            self.keys.resize(index + 1, UNRANKED);
-        }
-        let key = key.map_or(UNRANKED, |key| key.min(UNRANKED - 1));
-        let old = std::mem::replace(&mut self.keys[index], key);
-        if old == key {
-            return;
-        }
-        if old != UNRANKED {
-            self.order.remove((old, slot));
-        }
-        if key != UNRANKED {
-            self.order.insert((key, slot));
-        }
     }
 
     /// How many others come before a block with this key.
@@ -151,26 +124,80 @@ impl Ranking {
 
     /// How many have a place.
     pub(crate) fn len(&self) -> usize {
-        self.order.len
+        self.len
     }
 
     pub(crate) fn first(&self) -> Option<(u64, u32)> {
-        self.order.runs.first()?.entries.first().copied()
+        self.runs.first()?.entries.first().copied()
     }
 
     pub(crate) fn last(&self) -> Option<(u64, u32)> {
-        self.order.runs.last().map(|run| run.last)
+        self.runs.last().map(|run| run.last)
     }
 
     /// The one with so many before it.
     pub(crate) fn nth(&self, mut index: usize) -> Option<(u64, u32)> {
-        for run in &self.order.runs {
+        for run in &self.runs {
             match run.entries.get(index) {
                 Some(&entry) => return Some(entry),
                 None => index -= run.entries.len(),
             }
         }
         None
+    }
+
+    /// Estimated size in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let entries = self.runs.iter().map(|run| run.entries.capacity());
+        let entries = entries.sum::<usize>() * size_of::<Entry>();
+        (self.runs.capacity() * size_of::<Run>() + entries) as u64
+    }
+}
+
+/// A key (below `u64::MAX`) of each block, or none.
+#[derive(Debug, Default)]
+pub(crate) struct Keys {
+    by_slot: Vec<u64>,
+}
+
+impl Keys {
+    /// Gives a block a key, or none; the one that it had.
+    pub(crate) fn replace(&mut self, slot: u32, key: Option<u64>) -> Option<u64> {
+        if key.is_none() && slot as usize >= self.by_slot.len() {
+            return None;
+        }
+        debug_assert_ne!(key, Some(UNRANKED));
+        let key = key.unwrap_or(UNRANKED);
+        let old = std::mem::replace(entry(&mut self.by_slot, slot, UNRANKED), key);
+        (old != UNRANKED).then_some(old)
+    }
+
+    /// Estimated size in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.by_slot.capacity() * size_of::<u64>()) as u64
+    }
+}
+
+/// An ordered set of blocks by slot.
+#[derive(Debug, Default)]
+pub(crate) struct Ranking {
+    order: Order,
+    keys: Keys,
+}
+
+impl Ranking {
+    /// Gives a block a key (below `u64::MAX`), or none.
+    pub(crate) fn set(&mut self, slot: u32, key: Option<u64>) {
+        let old = self.keys.replace(slot, key);
+        if old == key {
+            return;
+        }
+        if let Some(old) = old {
+            self.order.remove(old, slot);
+        }
+        if let Some(key) = key {
+            self.order.insert(key, slot);
+        }
     }
 
     /// In rising order of keys.
@@ -180,12 +207,12 @@ impl Ranking {
 
     /// As [`Ranking::iter`], from this key on.
     pub(crate) fn iter_from(&self, key: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.order.iter_from((key, 0))
+        self.order.iter_from(key)
     }
 
     /// Estimated size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.order.bytes() + self.keys.capacity() * 8) as u64
+        self.order.bytes() + self.keys.bytes()
     }
 }
 
@@ -206,7 +233,7 @@ mod tests {
         assert_eq!(ranking.iter().collect::<Vec<_>>(), [(2, 3), (5, 1)]);
         ranking.set(3, None);
         assert_eq!(
-            (ranking.first(), ranking.last()),
+            (ranking.order.first(), ranking.order.last()),
             (Some((5, 1)), Some((5, 1)))
         );
     }
@@ -227,13 +254,13 @@ mod tests {
                     tree.remove(&(old, slot));
                 }
                 tree.extend(key.map(|key| (key, slot)));
-                prop_assert_eq!(ranking.first(), tree.first().copied());
-                prop_assert_eq!(ranking.last(), tree.last().copied());
-                prop_assert_eq!(ranking.len(), tree.len());
+                prop_assert_eq!(ranking.order.first(), tree.first().copied());
+                prop_assert_eq!(ranking.order.last(), tree.last().copied());
+                prop_assert_eq!(ranking.order.len(), tree.len());
             }
             prop_assert!(ranking.iter().eq(tree.iter().copied()));
-            prop_assert!(ranking.iter_from(from).eq(tree.range((from, 0)..).copied()));
-            let nth: Vec<_> = (0..=tree.len()).map(|index| ranking.nth(index)).collect();
+            prop_assert!(ranking.order.iter_from(from).eq(tree.range((from, 0)..).copied()));
+            let nth: Vec<_> = (0..=tree.len()).map(|index| ranking.order.nth(index)).collect();
             prop_assert!(nth.into_iter().eq(tree.iter().copied().map(Some).chain([None])));
             let filled = |run: &Run| !run.entries.is_empty() && run.entries.len() <= RUN;
             prop_assert!(ranking.order.runs.iter().all(filled));

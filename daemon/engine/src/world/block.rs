@@ -8,6 +8,8 @@ use std::sync::Arc;
 use super::chance::{Chances, Kind};
 use super::habit::{Habit, Trust};
 use super::index::Index;
+use super::uses::Uses;
+use crate::table::reserve_one;
 use crate::units::{BLOCK_BYTES, BlockId, TICKS};
 
 /// Most moments of uses kept of one block; a block used more often in one cycle counts as
@@ -15,7 +17,7 @@ use crate::units::{BLOCK_BYTES, BlockId, TICKS};
 const USES: usize = 1024;
 /// The same while the uses of all blocks together take more than [`USES_BYTES`].
 const LEAST_USES: usize = 64;
-const USES_BYTES: usize = 24 << 20;
+const USES_BYTES: usize = 12 << 20;
 
 /// Where a block's content lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,81 +72,6 @@ pub(crate) fn normalize(extents: &mut Vec<Extent>) {
         }
     }
     extents.truncate(kept);
-}
-
-/// Moments at which launches use a block, oldest first: position times [`TICKS`], and how
-/// far the launch is by then.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Uses {
-    /// In rising order from `begin` on; what is before it is forgotten.
-    moments: Vec<u64>,
-    begin: u32,
-    /// The newest one that was dropped for want of room.
-    cut: u64,
-}
-
-impl Uses {
-    fn kept(&self) -> &[u64] {
-        &self.moments[self.begin as usize..]
-    }
-
-    /// Adds a use. Moments up to `stale` are never asked for again. Of several in one
-    /// launch the first counts. Keeps the newest `most` of them.
-    pub(crate) fn push(&mut self, position: u64, stale: u64, most: usize) {
-        if !self.kept().is_empty()
-            && let Some(last) = self.moments.last_mut()
-            && *last / TICKS == position / TICKS
-        {
-            *last = position.min(*last);
-            return;
-        }
-        self.begin += self.kept().iter().take_while(|&&m| m <= stale).count() as u32;
-        if let Some(excess) = (self.kept().len() + 1).checked_sub(most)
-            && excess > 0
-        {
-            self.cut = self.kept()[excess - 1];
-            self.begin += excess as u32;
-        }
-        if self.moments.len() == self.moments.capacity() && self.begin > 0 {
-            self.moments.drain(..self.begin as usize);
-            self.begin = 0;
-        }
-        self.moments.push(position);
-    }
-
-    /// Adds a use that may come before others, unless there are so many already. Of several in
-    /// one launch the first counts.
-    fn insert(&mut self, moment: u64, most: usize) {
-        let at = self.kept().partition_point(|&kept| kept < moment);
-        let begin = self.begin as usize;
-        let same = |kept: Option<&u64>| kept.is_some_and(|kept| kept / TICKS == moment / TICKS);
-        if same(self.kept().get(at)) {
-            self.moments[begin + at] = moment;
-        } else if !same(at.checked_sub(1).and_then(|before| self.kept().get(before)))
-            && self.kept().len() < most
-        {
-            self.moments.insert(begin + at, moment);
-        }
-    }
-
-    /// The newest one.
-    pub(crate) fn last(&self) -> Option<u64> {
-        self.kept().last().copied()
-    }
-
-    /// First use at that moment or later.
-    pub(crate) fn at_or_after(&self, position: u64) -> Option<u64> {
-        let kept = self.kept();
-        let index = kept.partition_point(|&moment| moment < position);
-        if index == 0 && self.cut >= position {
-            return Some(position);
-        }
-        kept.get(index).copied()
-    }
-
-    fn bytes(&self) -> usize {
-        self.moments.capacity() * size_of::<u64>()
-    }
 }
 
 /// A block.
@@ -343,7 +270,7 @@ impl Blocks {
         let uses = &mut self.slots[slot as usize].uses;
         let before = uses.bytes();
         uses.push(moment, stale, most);
-        self.use_bytes += uses.bytes() - before;
+        self.use_bytes = self.use_bytes + uses.bytes() - before;
     }
 
     /// A queued launch will use a block at this moment, though that was not known when it was
@@ -354,7 +281,7 @@ impl Blocks {
         let uses = &mut self.slots[slot as usize].uses;
         let before = uses.bytes();
         uses.insert(moment, most);
-        self.use_bytes += uses.bytes() - before;
+        self.use_bytes = self.use_bytes + uses.bytes() - before;
     }
 
     /// Most moments kept of one block now.
@@ -416,6 +343,7 @@ impl Blocks {
                 slot
             }
             None => {
+                reserve_one(&mut self.slots);
                 self.slots.push(block);
                 (self.slots.len() - 1) as u32
             }
@@ -501,6 +429,7 @@ impl Blocks {
         let block = &mut self.slots[slot as usize];
         if !block.changed {
             block.changed = true;
+            reserve_one(&mut self.changed);
             self.changed.push(slot);
         }
     }
@@ -511,28 +440,5 @@ impl Blocks {
         let blocks = self.slots.capacity() * size_of::<Block>();
         (blocks + self.chances.bytes() as usize + self.use_bytes + lists * size_of::<u32>()) as u64
             + self.index.bytes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_use_that_is_known_late_takes_its_place_among_the_others() {
-        let mut uses = Uses::default();
-        for position in [3, 5, 9] {
-            uses.push(position * TICKS, 0, 8);
-        }
-        uses.insert(7 * TICKS + 40, 8);
-        assert_eq!(uses.at_or_after(6 * TICKS), Some(7 * TICKS + 40));
-        assert_eq!(uses.at_or_after(8 * TICKS), Some(9 * TICKS));
-        // Of several in one launch the first counts.
-        uses.insert(7 * TICKS + 10, 8);
-        uses.insert(7 * TICKS + 90, 8);
-        assert_eq!(uses.kept().len(), 4);
-        assert_eq!(uses.at_or_after(6 * TICKS), Some(7 * TICKS + 10));
-        uses.insert(6 * TICKS, 4);
-        assert_eq!(uses.kept().len(), 4, "there are so many already");
     }
 }

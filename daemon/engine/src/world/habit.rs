@@ -6,7 +6,7 @@
 //! that it foretells. A block that is used at even distances all the same tells by itself when
 //! it is used next.
 
-use super::block::Uses;
+use super::uses::Uses;
 use crate::units::TICKS;
 
 /// Launches by which a cycle may be longer or shorter.

@@ -15,6 +15,7 @@ pub(crate) mod orders;
 pub(crate) mod progress;
 #[cfg(test)]
 mod tests;
+mod uses;
 pub(crate) mod visits;
 pub(crate) mod window;
 

@@ -103,7 +103,7 @@ fn drop_stale(
         let Some((_, slot)) = policy.ranks.stale.first() else {
             break;
         };
-        policy.ranks.stale.set(slot, None);
+        policy.ranks.take_out(slot);
         if world.discardable(slot) && world.orders.bytes(Queue::Local) < LOCAL_BYTES {
             let because = Reason::Stale;
             world.order(now, Operation::Discard, slot, because, stats, commands);
@@ -186,7 +186,7 @@ fn make_room(
         if full || !(takes_calls || over) {
             return Stop::LinkFull;
         }
-        policy.ranks.resident.set(slot, None);
+        policy.ranks.take_out(slot);
         world.order(now, Operation::Evict, slot, because, stats, commands);
         have += 1;
     }
@@ -279,7 +279,7 @@ fn discard_dead(
         if world.orders.bytes(queue) >= limit {
             break;
         }
-        policy.ranks.dead.set(slot, None);
+        policy.ranks.take_out(slot);
         let because = reason.for_need(need.filter(|&at| is_known(at)));
         world.order(now, operation, slot, because, stats, commands);
         have += 1;
@@ -356,7 +356,7 @@ fn fetch(
         if first && let Some((key, slot)) = fetch {
             // A fault on the little that is used takes less than the whole block does.
             if world.is_thin(slot) {
-                policy.ranks.absent.set(slot, None);
+                policy.ranks.take_out(slot);
                 continue;
             }
             // Blocks that are born before will need frames; what dies gives some back.
@@ -369,12 +369,12 @@ fn fetch(
                 let Some((_, slot)) = birth else {
                     return Stop::FramesForBirths;
                 };
-                policy.ranks.births.set(slot, None);
+                policy.ranks.take_out(slot);
                 let because = Reason::Born;
                 world.order(now, Operation::Populate, slot, because, stats, commands);
                 continue;
             }
-            policy.ranks.absent.set(slot, None);
+            policy.ranks.take_out(slot);
             let because = if is_known(key) {
                 Reason::Needed
             } else {
@@ -389,7 +389,7 @@ fn fetch(
             if last.is_some_and(|(at, _)| at < key) {
                 return Stop::FramesForFetches;
             }
-            policy.ranks.births.set(slot, None);
+            policy.ranks.take_out(slot);
             let because = Reason::Born;
             world.order(now, Operation::Populate, slot, because, stats, commands);
         } else {

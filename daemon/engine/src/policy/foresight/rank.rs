@@ -4,7 +4,8 @@
 
 use crate::decision::{Standing, launch_at};
 use crate::policy::Stops;
-use crate::policy::ranking::Ranking;
+use crate::policy::ranking::{Keys, Order, Ranking};
+use crate::table::entry;
 use crate::units::TICKS;
 use crate::world::block::{Block, Residency};
 use crate::world::{NEVER, World};
@@ -23,24 +24,26 @@ const OVERDUE: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Ranks {
     /// Blocks on the device with content: the last one is the next victim.
-    pub resident: Ranking,
+    pub resident: Order,
     /// Dead blocks on the device: the last one is born again last.
-    pub dead: Ranking,
+    pub dead: Order,
     /// Blocks with a known use whose content is not there: the first one is the next to
     /// fetch. Last those that launches access on the host, though nothing foretells when
     /// again.
-    pub absent: Ranking,
+    pub absent: Order,
     /// Live blocks with a known use and no content yet: they need a frame alone.
-    pub births: Ranking,
+    pub births: Order,
     /// Dead blocks without a frame that are to be born again: they will need one.
-    pub unborn: Ranking,
+    pub unborn: Order,
     /// Dead blocks whose content still lies on the host.
-    pub stale: Ranking,
+    pub stale: Order,
     /// Blocks on the device in the order in which the driver evicts.
     pub oldest: Ranking,
     prepared: Prepared,
-    /// The ranking that each block was last put into.
+    /// The order that each block was last put into, and its key there; none if it was taken out
+    /// since.
     places: Vec<Place>,
+    keys: Keys,
     lag: Option<u64>,
     launches: u64,
 }
@@ -72,14 +75,10 @@ struct Prepared {
 
 impl Prepared {
     fn set(&mut self, slot: u32, prepared: bool) {
-        let index = slot as usize;
-        if index >= self.is.len() {
-            if !prepared {
-                return;
-            }
-            self.is.resize(index + 1, false);
+        if !prepared && slot as usize >= self.is.len() {
+            return;
         }
-        let was = std::mem::replace(&mut self.is[index], prepared);
+        let was = std::mem::replace(entry(&mut self.is, slot, false), prepared);
         self.count = self.count + u64::from(prepared) - u64::from(was);
     }
 }
@@ -152,18 +151,26 @@ impl Ranks {
         self.prepared.set(slot, prepared);
         let here = block.residency == Residency::Device && !block.gone;
         self.oldest.set(slot, here.then_some(block.migrated));
-        let index = slot as usize;
-        if index >= self.places.len() {
-            self.places.resize(index + 1, Place::None);
+        self.put(slot, (place, (place != Place::None).then_some(key)));
+    }
+
+    /// Takes a block out until it is ranked again.
+    pub(crate) fn take_out(&mut self, slot: u32) {
+        let place = self.places.get(slot as usize);
+        self.put(slot, (place.copied().unwrap_or_default(), None));
+    }
+
+    fn put(&mut self, slot: u32, (place, key): (Place, Option<u64>)) {
+        let before = std::mem::replace(entry(&mut self.places, slot, Place::None), place);
+        let old = self.keys.replace(slot, key);
+        if (before, old) == (place, key) {
+            return;
         }
-        let before = std::mem::replace(&mut self.places[index], place);
-        if before != place
-            && let Some(ranking) = self.ranking(before)
-        {
-            ranking.set(slot, None);
+        if let (Some(order), Some(old)) = (self.order(before), old) {
+            order.remove(old, slot);
         }
-        if let Some(ranking) = self.ranking(place) {
-            ranking.set(slot, Some(key));
+        if let (Some(order), Some(key)) = (self.order(place), key) {
+            order.insert(key, slot);
         }
     }
 
@@ -178,8 +185,8 @@ impl Ranks {
             return Standing::LeftAlone;
         }
         let (place, key) = place_of(world, slot, block);
-        let waits = |ranking: &Ranking| Standing::Waits {
-            before: ranking.before(key, slot) as u64,
+        let waits = |order: &Order| Standing::Waits {
+            before: order.before(key, slot) as u64,
             stop: stops.fetch,
         };
         match place {
@@ -203,7 +210,7 @@ impl Ranks {
         }
     }
 
-    fn ranking(&mut self, place: Place) -> Option<&mut Ranking> {
+    fn order(&mut self, place: Place) -> Option<&mut Order> {
         match place {
             Place::None => None,
             Place::Resident => Some(&mut self.resident),
@@ -217,19 +224,17 @@ impl Ranks {
 
     /// Estimated size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        [
+        let orders = [
             &self.resident,
             &self.dead,
             &self.absent,
             &self.births,
             &self.unborn,
             &self.stale,
-            &self.oldest,
-        ]
-        .into_iter()
-        .map(Ranking::bytes)
-        .sum::<u64>()
-            + (self.places.capacity() + self.prepared.is.capacity()) as u64
+        ];
+        let flags = self.places.capacity() + self.prepared.is.capacity();
+        let orders = orders.into_iter().map(Order::bytes).sum::<u64>();
+        orders + self.oldest.bytes() + self.keys.bytes() + flags as u64
     }
 }
 
@@ -252,7 +257,7 @@ fn place_of(world: &World, slot: u32, block: &Block) -> (Place, u64) {
             next => (Place::Resident, next.min(POSITIONS)),
         },
         Residency::Host if block.dead() && block.refused => (Place::None, 0),
-        Residency::Host if block.dead() => (Place::Stale, next),
+        Residency::Host if block.dead() => (Place::Stale, next.min(POSITIONS)),
         Residency::Host if block.mapped && !block.refused && (next == NEVER || block.stays) => {
             (Place::Absent, unknown())
         }
