@@ -63,8 +63,9 @@ pub enum Command {
     /// Plays each TRACE through a model of nvidia-uvm, with every size of device memory and
     /// under every policy asked for, and prints the time of an iteration, what moved, and
     /// how far that is from a lower bound that no policy can beat. Figures are means over
-    /// steady iterations: from the third to the last but one. The same command prints the
-    /// same bytes, whatever the number of threads.
+    /// steady iterations: from the third to the last but one, each taken to begin where most
+    /// memory is handed out. The same command prints the same bytes, whatever the number of
+    /// threads.
     ///
     ///   oversub simulate gpt2.trace.jsonl.zst --policy driver,foresight --ratio 1.1,1.5,2
     ///

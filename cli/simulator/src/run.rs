@@ -58,25 +58,13 @@ pub struct Outcome {
     /// Why the block that was asked for was where it was; none where the policy is no engine,
     /// or no memory lay there then.
     pub explanation: Option<Explanation>,
-    steady: std::ops::Range<usize>,
+    steady: Iteration,
 }
 
 impl Outcome {
     /// Means over the steady iterations ([`Program::steady`]).
     pub fn steady(&self) -> Iteration {
-        let steady = &self.iterations[self.steady.clone()];
-        let count = steady.len().max(1) as u64;
-        let mut sum = Iteration::default();
-        for iteration in steady {
-            sum.time += iteration.time;
-            sum.ideal += iteration.ideal;
-            sum.totals = sum.totals.plus(&iteration.totals);
-        }
-        Iteration {
-            time: Nanos(sum.time.0 / count),
-            ideal: Nanos(sum.ideal.0 / count),
-            totals: sum.totals.over(count),
-        }
+        self.steady
     }
 
     /// The first iteration, from cold.
@@ -147,6 +135,7 @@ pub fn run_from(
         | AnyPolicy::Lifetime(_)
         | AnyPolicy::Future(_) => (None, None),
     };
+    let steady = steady(program, &played);
     Ok(Outcome {
         iterations: iterations(program, &played),
         reach,
@@ -154,7 +143,7 @@ pub fn run_from(
         profile,
         timeline: played.timeline,
         explanation,
-        steady: program.steady(),
+        steady,
     })
 }
 
@@ -169,4 +158,16 @@ fn iterations(program: &Program, played: &Played) -> Vec<Iteration> {
             totals: end.1.minus(&start.1),
         })
         .collect()
+}
+
+fn steady(program: &Program, played: &Played) -> Iteration {
+    let (Some(begin), Some(end)) = (played.steady.first(), played.steady.last()) else {
+        return Iteration::default();
+    };
+    let count = (played.steady.len() as u64 - 1).max(1);
+    Iteration {
+        time: Nanos((end.0 - begin.0).0 / count),
+        ideal: program.ideal_steady(),
+        totals: end.1.minus(&begin.1).over(count),
+    }
 }

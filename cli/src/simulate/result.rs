@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 /// One trace under one policy with one size of device memory. Figures without another
-/// word are means over the steady iterations: from the third to the last but one.
+/// word are means over the steady iterations: from the third to the last but one, each taken
+/// to begin where most memory is handed out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     /// The trace file's stem.

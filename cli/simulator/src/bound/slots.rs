@@ -36,17 +36,12 @@ impl Slots {
     /// Cuts each steady iteration into at most `total / iterations` slots (at least one) of
     /// like amounts of compute and of leaves touched.
     pub fn cut(program: &Program, rules: Rules, total: usize) -> Self {
-        let steady = &program.iterations()[program.steady()];
-        let launches = match (steady.first(), steady.last()) {
-            (Some(first), Some(last)) => first.start..last.end,
+        let mut ranges = program.steady();
+        if ranges.is_empty() {
             // No iterations are marked: the whole program is one.
-            _ => 0..program.launches().len() as u32,
-        };
-        let ranges = if steady.is_empty() {
-            vec![launches.clone()]
-        } else {
-            steady.to_vec()
-        };
+            ranges.push(0..program.launches().len() as u32);
+        }
+        let launches = ranges[0].start..ranges[ranges.len() - 1].end;
         let mut slots = Self {
             iterations: ranges.len(),
             times: vec![0],

@@ -54,6 +54,7 @@ pub(super) trait State: std::fmt::Debug {
     fn drop_unwritten(&mut self);
     fn leave_on_host(&mut self, block: Block, stays: bool);
     fn bring_back(&mut self);
+    fn use_both_tiers(&mut self);
 }
 
 impl State for Model<'_> {
@@ -156,6 +157,10 @@ impl State for Model<'_> {
 
     fn bring_back(&mut self) {
         self.brings_back = true;
+    }
+
+    fn use_both_tiers(&mut self) {
+        self.uses_both_tiers = true;
     }
 }
 
@@ -339,6 +344,12 @@ impl<'a> Desk<'a> {
     /// `g10` machine's rules have it.
     pub fn bring_back(&mut self) {
         self.model.bring_back();
+    }
+
+    /// From now on what leaves goes to the SSD while the way there is free, and to the host while it
+    /// is not. Only the `g10` machine's rules have both.
+    pub fn use_both_tiers(&mut self) {
+        self.model.use_both_tiers();
     }
 
     fn order(&mut self, wants: impl Iterator<Item = (Block, Want)>) -> Ticket {

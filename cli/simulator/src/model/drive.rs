@@ -1,5 +1,8 @@
 //! The order of events: plays a program through the model under a policy.
 
+use std::iter::Peekable;
+use std::vec::IntoIter;
+
 use crate::class::{
     AnyPolicy, DriverNotice, FutureNotice, LaunchNotice, LaunchRecord, LifetimeNotice, Seq, Victim,
 };
@@ -53,6 +56,9 @@ pub enum Stopped {
 pub struct Played {
     /// For each iteration mark, in device order: when it was passed, and the sums by then.
     pub marks: Vec<(Nanos, Totals)>,
+    /// The same at the ends of the last launches before the steady iterations and of the last
+    /// launch of each.
+    pub steady: Vec<(Nanos, Totals)>,
     /// The end of the last launch, and all sums.
     pub end: (Nanos, Totals),
     /// The record, where one was asked for.
@@ -70,6 +76,13 @@ pub fn play(
     lifetimes: bool,
     timeline: Option<Timeline>,
 ) -> Result<Played, Stopped> {
+    let steady = program.steady();
+    let ends: Vec<u32> = steady
+        .first()
+        .map(|first| first.start)
+        .into_iter()
+        .chain(steady.iter().map(|launches| launches.end))
+        .collect();
     let mut run = Run {
         model: Model::new(program, machine, lifetimes, timeline),
         policy,
@@ -77,11 +90,15 @@ pub fn play(
         kernel: None,
         service: Service::default(),
         marks: Vec::new(),
+        ends: ends.into_iter().peekable(),
+        steady: Vec::new(),
     };
+    run.passed(0);
     run.future(FutureNotice::Begin);
     while run.next()? {}
     Ok(Played {
         marks: run.marks,
+        steady: run.steady,
         end: (run.model.now, run.model.totals),
         timeline: run.model.timeline,
     })
@@ -94,6 +111,9 @@ struct Run<'r, 'p, 'q> {
     kernel: Option<Kernel>,
     service: Service,
     marks: Vec<(Nanos, Totals)>,
+    /// So many launches are over when each of the marks of steady iterations is passed.
+    ends: Peekable<IntoIter<u32>>,
+    steady: Vec<(Nanos, Totals)>,
 }
 
 impl Run<'_, '_, '_> {
@@ -256,6 +276,13 @@ impl Run<'_, '_, '_> {
         }
     }
 
+    /// So many launches are over.
+    fn passed(&mut self, launches: u32) {
+        while self.ends.next_if_eq(&launches).is_some() {
+            self.steady.push((self.model.now, self.model.totals));
+        }
+    }
+
     fn end(&mut self) {
         let Some(kernel) = self.kernel.take() else {
             return;
@@ -269,6 +296,7 @@ impl Run<'_, '_, '_> {
             self.model
                 .artifact_end(kernel.started, time, program.accesses(launch));
         }
+        self.passed(launch.0 + 1);
         self.host.ahead -= 1;
         match &mut *self.policy {
             AnyPolicy::Fault(_) => {}

@@ -30,6 +30,11 @@
 //! launches that take a second or more then (95 of 929 in Inceptionv3, 179 of 1299 in
 //! ResNet152, 376 of 2319 in SENet154) is left out.
 //!
+//! Which way evicted content goes is for the artifact's systems to say: to the host while there is
+//! room, or where a plan sends it. An engine's executor uses both ways at once: what leaves goes to
+//! the SSD while the way there is free ([`Model::uses_both_tiers`]), so that the host is not full
+//! when most has to leave.
+//!
 //! Owns the state and what begins and ends a launch; `serve` owns who gets a frame.
 
 mod serve;
@@ -428,8 +433,10 @@ impl Model<'_> {
             .machine
             .host_bytes
             .is_some_and(|limit| self.host_bytes + leaves.bytes() > limit);
+        let free = self.artifact.leaving[Tier::Ssd as usize].is_none();
+        let either = self.uses_both_tiers && free && !leaves.is_empty();
         let tier = match self.machine.ssd {
-            Some(_) if deep || full => Tier::Ssd,
+            Some(_) if deep || full || either => Tier::Ssd,
             _ => Tier::Host,
         };
         if !leaves.is_empty() && self.artifact.leaving[tier as usize].is_some() {

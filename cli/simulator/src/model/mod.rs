@@ -130,6 +130,8 @@ pub(crate) struct Model<'p> {
     drops_unwritten: bool,
     /// What the running launch had and loses comes back before its end.
     brings_back: bool,
+    /// What leaves goes both ways at once, to the host and to the SSD.
+    uses_both_tiers: bool,
     /// An eviction has been begun for the prefetch at the head of its lane.
     head_evicts: bool,
     /// Evictions under way for the fault being served.
@@ -167,6 +169,7 @@ impl<'p> Model<'p> {
             density: true,
             drops_unwritten: false,
             brings_back: false,
+            uses_both_tiers: false,
             head_evicts: false,
             service_evicts: false,
             host_bytes: 0,

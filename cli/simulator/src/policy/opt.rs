@@ -87,10 +87,9 @@ fn own(machine: &Machine, future: Future<'_>, uses: &Rc<Uses>) -> (Executor, Nan
     // Everything fits: there is nothing to choose.
     let fits = uses.blocks() <= (frames - least) as usize;
     // Nothing is faster than the launches themselves.
-    let steady_range = future.program.steady();
-    let ideal: Nanos = future.program.iterations()[steady_range]
-        .iter()
-        .map(|launches| future.program.ideal(launches.clone()))
+    let steady_ones = future.program.steady().into_iter();
+    let ideal: Nanos = steady_ones
+        .map(|launches| future.program.ideal(launches))
         .sum();
     let mut tried: Vec<(Rc<Plan>, When)> = Vec::new();
     let mut best: Option<(Nanos, Rc<Plan>, When)> = None;
@@ -144,13 +143,8 @@ fn steady(machine: &Machine, future: Future<'_>, policy: &mut AnyPolicy<'_>) -> 
     let Ok(played) = played else {
         return Nanos::NEVER;
     };
-    let ends: Vec<Nanos> = played
-        .marks
-        .iter()
-        .chain([&played.end])
-        .map(|mark| mark.0)
-        .collect();
-    let steady = future.program.steady();
-    let end = ends.get(steady.end).copied().unwrap_or(Nanos::NEVER);
-    end - ends.get(steady.start).copied().unwrap_or_default()
+    match (played.steady.first(), played.steady.last()) {
+        (Some(begin), Some(end)) => end.0 - begin.0,
+        _ => Nanos::NEVER,
+    }
 }

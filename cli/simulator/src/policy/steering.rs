@@ -342,7 +342,11 @@ impl Steering {
         let blocks = desk.blocks_of(region);
         let ticket = match command.operation {
             Operation::Prefetch => desk.prefetch(&blocks, Room::Take),
-            Operation::Evict => desk.evict(&blocks),
+            Operation::Evict => {
+                // Where content goes is no matter of the engine's: to where there is a way.
+                desk.use_both_tiers();
+                desk.evict(&blocks)
+            }
             Operation::Populate | Operation::Touch => {
                 let whole = blocks.iter().map(|block| Piece {
                     block: *block,

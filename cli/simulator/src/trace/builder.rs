@@ -4,6 +4,7 @@
 //! back, parts are handed out once, sizes stay within [`Limits`]. Does not read files.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use super::indexed::{Indexed, Thinner};
 use super::intern::Interner;
@@ -430,7 +431,8 @@ impl ProgramBuilder {
             .iter()
             .zip(ends)
             .map(|(&s, e)| s..e)
-            .collect();
+            .collect::<Vec<_>>();
+        let peaks = peaks(&self.steps, self.lifetimes, &iterations);
         Program {
             name: self.name,
             footprint_bytes,
@@ -443,6 +445,7 @@ impl ProgramBuilder {
             pieces: self.pieces.finish(),
             steps: self.steps,
             iterations,
+            peaks,
             lifetimes: self.lifetimes,
             indexed: self.indexed,
             by_program: self.by_program,
@@ -600,6 +603,31 @@ fn dying(remaining: &BTreeMap<u64, u64>, region: Region) -> Region {
         address: first * LEAF_BYTES,
         bytes: leaves * LEAF_BYTES,
     }
+}
+
+/// By iteration: its launch at which most bytes are handed out, by the framework's allocator where
+/// that is told, or else by the driver; its first launch where there are none.
+fn peaks(steps: &[Step], lifetimes: bool, iterations: &[Range<u32>]) -> Vec<u32> {
+    let starts = iterations.iter().map(|launches| (launches.start, 0));
+    let mut peaks: Vec<(u32, u64)> = starts.collect();
+    let (mut bytes, mut begun) = (0_u64, 0_usize);
+    for step in steps {
+        match *step {
+            Step::Alloc(region) if !lifetimes => bytes += region.bytes,
+            Step::Free(region, _) if !lifetimes => bytes = bytes.saturating_sub(region.bytes),
+            Step::Use(region) => bytes += region.bytes,
+            Step::Unuse(region, _) => bytes = bytes.saturating_sub(region.bytes),
+            Step::Iteration(_) => begun += 1,
+            Step::Launch(launch) => {
+                let peak = begun.checked_sub(1).and_then(|index| peaks.get_mut(index));
+                if let Some(peak) = peak.filter(|peak| bytes > peak.1) {
+                    *peak = (launch.0, bytes);
+                }
+            }
+            Step::Alloc(_) | Step::Free(..) | Step::Host(_) => {}
+        }
+    }
+    peaks.into_iter().map(|(launch, _)| launch).collect()
 }
 
 #[cfg(test)]

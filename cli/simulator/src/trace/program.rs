@@ -175,6 +175,8 @@ pub struct Program {
     pub(super) pieces: Vec<Piece>,
     pub(super) steps: Vec<Step>,
     pub(super) iterations: Vec<Range<u32>>,
+    /// By iteration: its launch at which most is handed out, the first of several.
+    pub(super) peaks: Vec<u32>,
     pub(super) lifetimes: bool,
     /// By block: some launch uses less than all of it, by an index.
     pub(super) indexed: Vec<bool>,
@@ -298,14 +300,18 @@ impl Program {
         &self.iterations
     }
 
-    /// The iterations that count as steady: from the third to the last but one, where
-    /// there are so many; otherwise the last (DESIGN section 8).
-    pub fn steady(&self) -> Range<usize> {
-        let all = self.iterations.len();
-        if all >= 4 {
-            2..all - 1
-        } else {
-            all.saturating_sub(1)..all
+    /// The steady iterations, as launch numbers, one after the other: those from the third to the
+    /// last but one, where there are so many; otherwise the last.
+    ///
+    /// Where a program marks an iteration's beginning says nothing of what it does. These begin
+    /// where most memory is handed out: there a schedule has least choice of what is on the device,
+    /// so that what it did before they are measured helps it least.
+    pub fn steady(&self) -> Vec<Range<u32>> {
+        match self.peaks.get(2..) {
+            Some(peaks) if peaks.len() > 1 => {
+                peaks.windows(2).map(|ends| ends[0]..ends[1]).collect()
+            }
+            _ => self.iterations.last().cloned().into_iter().collect(),
         }
     }
 
@@ -341,9 +347,9 @@ impl Program {
     pub fn ideal_steady(&self) -> Nanos {
         let steady = self.steady();
         let count = steady.len().max(1) as u64;
-        let total: Nanos = self.iterations[steady]
-            .iter()
-            .map(|launches| self.ideal(launches.clone()))
+        let total: Nanos = steady
+            .into_iter()
+            .map(|launches| self.ideal(launches))
             .sum();
         Nanos(total.0 / count)
     }

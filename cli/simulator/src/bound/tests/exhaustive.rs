@@ -117,8 +117,9 @@ impl Case {
 
     /// The launches of the steady iterations.
     fn stretch(&self) -> std::ops::Range<usize> {
-        let before = |count: usize| self.iterations[..count].iter().map(Vec::len).sum();
-        before(2)..before(self.iterations.len() - 1)
+        let steady = self.program().steady();
+        let (begin, end) = (steady[0].start, steady[steady.len() - 1].end);
+        begin as usize..end as usize
     }
 
     /// Fewest ticks.

@@ -223,8 +223,9 @@ impl Case {
     /// Fewest ticks.
     fn shortest(&self) -> u64 {
         let uses: Vec<Use> = self.iterations.concat();
-        let before = |count: usize| self.iterations[..count].iter().map(Vec::len).sum::<usize>();
-        let (first, end) = (before(2), before(self.iterations.len() - 1));
+        let steady = self.program().steady();
+        let (first, end) = (steady[0].start, steady[steady.len() - 1].end);
+        let (first, end) = (first as usize, end as usize);
         // The halves whose content is to be kept before launch `at`.
         let kept = |at: usize| -> u8 {
             let needed = |half: &u8| {

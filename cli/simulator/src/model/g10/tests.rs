@@ -122,6 +122,30 @@ fn host_and_ssd_traffic_run_side_by_side() {
 }
 
 #[test]
+fn what_leaves_goes_both_ways_at_once_where_that_is_asked_for() {
+    // Five blocks leave: over the link in 500 us, or one to the SSD beside four to the host.
+    let program = program(&[
+        (1000, &[], &[blocks(0, 5)]),
+        (5000, &[], &[blocks(5, 1)]),
+        (1000, &[blocks(0, 1)], &[]),
+        (1000, &[blocks(1, 1)], &[]),
+    ]);
+    // The block that came from the SSD is the first that left.
+    for (asked, first) in [(true, 500), (false, 100)] {
+        let (time, totals) = played(&program, &machine(8), |notice, desk| match notice {
+            FutureNotice::Begin if asked => desk.use_both_tiers(),
+            FutureNotice::Starting(Launch(1)) => {
+                let all: Vec<Block> = (0..5).map(Block).collect();
+                desk.evict(&all);
+            }
+            _ => {}
+        });
+        assert_eq!(time, 1500 + 5100 + 1000 + first + 1000 + 100, "{asked}");
+        assert_eq!(totals.bytes_out, 5 * BLOCK_BYTES);
+    }
+}
+
+#[test]
 fn a_queued_prefetch_is_no_fault_and_the_launch_runs_while_it_comes() {
     let program = program(&[
         (1000, &[], &[blocks(0, 2)]),

@@ -202,6 +202,52 @@ fn launches_belong_to_the_iteration_begun_before_them() {
     assert_eq!(program.ideal(1..3), Nanos::from_micros(20));
 }
 
+/// Five iterations of four launches, after one of set-up; each hands memory out before its second
+/// and takes it back before its fourth, but for one that hands more out before its third.
+fn five_iterations() -> ProgramBuilder {
+    let mut builder = builder(8 * MIB);
+    kernel(&mut builder, &[], &[at(0, 8)]);
+    for iteration in 0..5 {
+        builder.iteration(iteration).unwrap();
+        for launch in 0..4 {
+            match (launch, iteration) {
+                (1, _) => builder.use_(BASE + 2 * MIB, 2 * MIB).unwrap(),
+                (2, 3) => builder.use_(BASE + 4 * MIB, 2 * MIB).unwrap(),
+                (3, _) => builder.unuse(BASE + 2 * MIB).unwrap(),
+                _ => {}
+            }
+            if (launch, iteration) == (3, 3) {
+                builder.unuse(BASE + 4 * MIB).unwrap();
+            }
+            kernel(&mut builder, &[at(0, 8)], &[]);
+        }
+    }
+    builder
+}
+
+#[test]
+fn steady_iterations_begin_where_most_is_handed_out() {
+    let program = five_iterations().finish();
+    assert_eq!(program.iterations()[2..], [9..13, 13..17, 17..21]);
+    // Before the second launch of the third and the fifth, before the third of the fourth.
+    assert_eq!(program.steady(), [10..15, 15..18]);
+    assert_eq!(program.ideal_steady(), Nanos::from_micros(40));
+}
+
+#[test]
+fn where_nothing_is_handed_out_steady_iterations_begin_with_their_marks() {
+    // Three are too few: the last one is steady.
+    for (iterations, count) in [(3, 1), (5, 2)] {
+        let mut builder = builder(2 * MIB);
+        for iteration in 0..iterations {
+            builder.iteration(iteration).unwrap();
+            kernel(&mut builder, &[], &[at(0, 8)]);
+            kernel(&mut builder, &[at(0, 8)], &[]);
+        }
+        assert_eq!(builder.finish().steady(), [4..6, 6..8][..count]);
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_the_address_at_fault() {
     let mut builder = builder(2 * MIB);
