@@ -46,6 +46,8 @@ pub struct Engine {
     pace: Pace,
     /// What the running launch touches of memory of which it may use a part.
     watch: Watch,
+    /// Execution IDs of which faults told more since a launch was over.
+    missed: Vec<u32>,
     /// Blocks being gone through; kept for its room.
     slots: Vec<(u64, u32)>,
     now: Micros,
@@ -69,6 +71,7 @@ impl Engine {
             policy: policy::make(&config),
             pace: Pace::default(),
             watch: Watch::default(),
+            missed: Vec::new(),
             slots: Vec::new(),
             now: Micros(0),
             config,

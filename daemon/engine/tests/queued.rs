@@ -102,3 +102,67 @@ fn nothing_is_fetched_for_them_where_it_used_a_part() {
     engine.step(Micros(5_050), &moved(number, Direction::In, Cause::Other));
     assert_eq!(fetched(engine), []);
 }
+
+/// What is fetched of the sixth block, after the first of two launches that were given the
+/// allocation's beginning has faulted on so many blocks of it, and the driver evicted that one.
+/// Another launch was given a pointer to the fifth, so that they are taken to use four. Others
+/// follow, so that no cycle tells when anything is used again.
+fn fetched_of_the_sixth(used: u64) -> Vec<Command> {
+    const HELD: u64 = 12;
+    let mut engine = Engine::new(config()).unwrap();
+    let range = Range {
+        address: ADDRESS,
+        bytes: HELD * BLOCK_BYTES,
+    };
+    let alloc = Event::Alloc {
+        range,
+        pool: false,
+        prefetched: false,
+        on_host: true,
+    };
+    engine.step(Micros(0), &alloc);
+    let (whole, fifth) = ([block(0).address], [block(4).address]);
+    let first = [(2, &fifth[..]), (1, &whole[..]), (3, &[]), (1, &whole[..])];
+    let others = (4..24).map(|function| (function, &[][..]));
+    for (seq, (function, words)) in (1..).zip(first.into_iter().chain(others)) {
+        let launch = Event::Launch(Launch {
+            function: FunctionId(function),
+            grid: [1 << 20, 1, 1],
+            block: [1024, 1, 1],
+            stream: StreamId(0),
+            seq: Seq(seq),
+            words,
+        });
+        engine.step(Micros(10), &launch);
+    }
+    let over = |engine: &mut Engine, now: u64, seq: u64| {
+        let stream = StreamId(0);
+        let seq = Seq(seq);
+        engine.step(Micros(now), &Event::Progress { stream, seq });
+    };
+    over(&mut engine, 50, 1);
+    for number in 0..used {
+        let now = Micros(100 + number * 100);
+        let fault = Event::Fault {
+            address: block(number).address,
+            faults: 8,
+            by_host: false,
+        };
+        engine.step(now, &fault);
+        engine.step(now, &moved(number, Direction::In, Cause::Fault));
+    }
+    over(&mut engine, 5_000, 2);
+    let out = moved(5, Direction::Out, Cause::Eviction);
+    engine.step(Micros(5_100), &out);
+    let mut commands = Vec::new();
+    engine.decide(Micros(5_200), &mut commands);
+    commands.retain(|command| command.operation == Operation::Prefetch);
+    commands.retain(|command| command.range == block(5));
+    commands
+}
+
+#[test]
+fn launches_in_the_queue_use_what_the_first_one_used_beyond_what_was_known() {
+    assert_eq!(fetched_of_the_sixth(8).len(), 1);
+    assert_eq!(fetched_of_the_sixth(4), [], "no more than was known");
+}

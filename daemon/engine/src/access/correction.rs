@@ -57,7 +57,8 @@ impl Correction {
         }
     }
 
-    pub(super) fn apply(&self, strict: &mut Vec<Extent>, memory: &Memory) {
+    /// Adds what is touched though it is not declared.
+    pub(super) fn extend(&self, strict: &mut Vec<Extent>, memory: &Memory) {
         for &(name, extent) in &self.extra {
             if let Some(address) = memory.address_of(name) {
                 let first = (address / BLOCK_BYTES).saturating_add(extent.first);
@@ -65,6 +66,10 @@ impl Correction {
             }
         }
         normalize(strict);
+    }
+
+    pub(super) fn apply(&self, strict: &mut Vec<Extent>, memory: &Memory) {
+        self.extend(strict, memory);
         if self.absent.values().all(|&strikes| strikes < STRIKES) {
             return;
         }

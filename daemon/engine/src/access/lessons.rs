@@ -122,6 +122,23 @@ impl Accesses {
         self.places = self.places + correction.places() - before;
     }
 
+    /// What a launch uses that was taken to use `access` before faults told more; none where they
+    /// told no more.
+    pub(crate) fn with_missed(
+        &self,
+        exec: u32,
+        access: &Access,
+        memory: &Memory,
+    ) -> Option<Access> {
+        let mut set = access.set.to_vec();
+        self.corrections.get(&exec)?.extend(&mut set, memory);
+        (*set != *access.set).then(|| Access {
+            set: Arc::from(set),
+            loose: access.loose.clone(),
+            sweep: access.sweep.clone(),
+        })
+    }
+
     /// A block was expected by a launch that is over, was not on the device and did not
     /// fault: the launch left it alone.
     pub(crate) fn left_alone(&mut self, exec: u32, block: BlockId, memory: &Memory) {

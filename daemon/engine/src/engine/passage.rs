@@ -85,6 +85,7 @@ impl Engine {
             self.started();
         }
         if passed > 0 {
+            self.take_missed();
             self.pace.passed(self.now, passed);
             self.world.runs_unknown = false;
         }
@@ -118,6 +119,39 @@ impl Engine {
                 }
             }
             launch.uses_instead(whole);
+        }
+    }
+
+    /// Launches turned out to use more than they were taken to: so will those that are queued.
+    fn take_missed(&mut self) {
+        let missed = std::mem::take(&mut self.missed);
+        if missed.is_empty() {
+            return;
+        }
+        let world = &mut self.world;
+        for launch in world.window.iter_mut() {
+            if !missed.contains(&launch.exec) {
+                continue;
+            }
+            let access = launch.access();
+            let Some(more) = self
+                .accesses
+                .with_missed(launch.exec, &access, &world.memory)
+            else {
+                continue;
+            };
+            for extent in more.set.iter() {
+                self.slots.clear();
+                let slots = world.blocks.within(extent.first, extent.end());
+                self.slots
+                    .extend(slots.filter(|&(number, _)| !launch.uses(BlockId(number))));
+                for &(_, slot) in &self.slots {
+                    world
+                        .blocks
+                        .will_use_after_all(slot, launch.position * TICKS);
+                }
+            }
+            launch.uses_instead(more);
         }
     }
 
@@ -189,6 +223,9 @@ impl Engine {
                 let arguments: Vec<Argument> =
                     launch.arguments.iter().filter(points).copied().collect();
                 self.accesses.missed(launch, id, &arguments, &world.memory);
+                if !self.missed.contains(&launch.exec) {
+                    self.missed.push(launch.exec);
+                }
             }
         }
         if let Some(ticks) = self
