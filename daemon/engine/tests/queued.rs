@@ -107,9 +107,8 @@ fn nothing_is_fetched_for_them_where_it_used_a_part() {
 /// allocation's beginning has faulted on so many blocks of it, and the driver evicted that one.
 /// Another launch was given a pointer to the fifth, so that they are taken to use four. Others
 /// follow, so that no cycle tells when anything is used again.
-fn fetched_of_the_sixth(used: u64) -> Vec<Command> {
+fn fetched_of_the_sixth(mut engine: Engine, used: u64) -> Vec<Command> {
     const HELD: u64 = 12;
-    let mut engine = Engine::new(config()).unwrap();
     let range = Range {
         address: ADDRESS,
         bytes: HELD * BLOCK_BYTES,
@@ -163,6 +162,9 @@ fn fetched_of_the_sixth(used: u64) -> Vec<Command> {
 
 #[test]
 fn launches_in_the_queue_use_what_the_first_one_used_beyond_what_was_known() {
-    assert_eq!(fetched_of_the_sixth(8).len(), 1);
-    assert_eq!(fetched_of_the_sixth(4), [], "no more than was known");
+    for (used, count) in [(8, 1), (4, 0)] {
+        let engine = Engine::new(config()).unwrap();
+        let commands = fetched_of_the_sixth(engine, used);
+        assert_eq!(commands.len(), count, "{used} blocks used: {commands:?}");
+    }
 }
