@@ -29,12 +29,11 @@ fn config() -> Config {
     Config::new(PolicyKind::Foresight, Bytes(32 * BLOCK_BYTES))
 }
 
-/// The engine, after it was told of three launches of one function before the first of them ran, of
-/// which that one has faulted on so many blocks of its argument, and is over.
-fn one_of_three_is_over(mut engine: Engine, used: u64) -> Engine {
+/// So many blocks are obtained, whose content is on the host.
+fn obtain(engine: &mut Engine, blocks: u64) {
     let range = Range {
         address: ADDRESS,
-        bytes: BLOCKS * BLOCK_BYTES,
+        bytes: blocks * BLOCK_BYTES,
     };
     let alloc = Event::Alloc {
         range,
@@ -43,17 +42,22 @@ fn one_of_three_is_over(mut engine: Engine, used: u64) -> Engine {
         on_host: true,
     };
     engine.step(Micros(0), &alloc);
-    for seq in 1..=3 {
-        let launch = Event::Launch(Launch {
-            function: FunctionId(1),
-            grid: [1 << 20, 1, 1],
-            block: [1024, 1, 1],
-            stream: StreamId(0),
-            seq: Seq(seq),
-            words: &[ADDRESS],
-        });
-        engine.step(Micros(10), &launch);
-    }
+}
+
+fn launch(engine: &mut Engine, seq: u64, function: u32, words: &[u64]) {
+    let launch = Event::Launch(Launch {
+        function: FunctionId(function),
+        grid: [1 << 20, 1, 1],
+        block: [1024, 1, 1],
+        stream: StreamId(0),
+        seq: Seq(seq),
+        words,
+    });
+    engine.step(Micros(10), &launch);
+}
+
+/// The oldest launch faults on the first so many blocks, and is over.
+fn fault_and_end(engine: &mut Engine, seq: u64, used: u64) {
     for number in 0..used {
         let now = Micros(100 + number * 100);
         let fault = Event::Fault {
@@ -64,17 +68,28 @@ fn one_of_three_is_over(mut engine: Engine, used: u64) -> Engine {
         engine.step(now, &fault);
         engine.step(now, &moved(number, Direction::In, Cause::Fault));
     }
-    let progress = Event::Progress {
-        stream: StreamId(0),
-        seq: Seq(1),
-    };
-    engine.step(Micros(5_000), &progress);
+    end(engine, 5_000, seq);
+}
+
+fn end(engine: &mut Engine, now: u64, seq: u64) {
+    let (stream, seq) = (StreamId(0), Seq(seq));
+    engine.step(Micros(now), &Event::Progress { stream, seq });
+}
+
+/// The engine, after it was told of three launches of one function before the first of them ran, of
+/// which that one has faulted on so many blocks of its argument, and is over.
+fn one_of_three_is_over(mut engine: Engine, used: u64) -> Engine {
+    obtain(&mut engine, BLOCKS);
+    for seq in 1..=3 {
+        launch(&mut engine, seq, 1, &[ADDRESS]);
+    }
+    fault_and_end(&mut engine, 1, used);
     engine
 }
 
-/// What is fetched once the driver has evicted the last block.
-fn fetched(mut engine: Engine) -> Vec<Command> {
-    let out = moved(BLOCKS - 1, Direction::Out, Cause::Eviction);
+/// What is fetched once the driver has evicted a block.
+fn fetched(mut engine: Engine, evicted: u64) -> Vec<Command> {
+    let out = moved(evicted, Direction::Out, Cause::Eviction);
     engine.step(Micros(5_100), &out);
     let mut commands = Vec::new();
     engine.decide(Micros(5_200), &mut commands);
@@ -85,7 +100,7 @@ fn fetched(mut engine: Engine) -> Vec<Command> {
 #[test]
 fn launches_in_the_queue_use_all_that_the_first_one_was_seen_to_use() {
     let engine = Engine::new(config()).unwrap();
-    let commands = fetched(one_of_three_is_over(engine, BLOCKS));
+    let commands = fetched(one_of_three_is_over(engine, BLOCKS), BLOCKS - 1);
     assert!(
         commands
             .iter()
@@ -100,71 +115,32 @@ fn nothing_is_fetched_for_them_where_it_used_a_part() {
     // It was there though nobody saw it come.
     let number = BLOCKS - 1;
     engine.step(Micros(5_050), &moved(number, Direction::In, Cause::Other));
-    assert_eq!(fetched(engine), []);
+    assert_eq!(fetched(engine, number), []);
 }
 
-/// What is fetched of the sixth block, after the first of two launches that were given the
-/// allocation's beginning has faulted on so many blocks of it, and the driver evicted that one.
-/// Another launch was given a pointer to the fifth, so that they are taken to use four. Others
-/// follow, so that no cycle tells when anything is used again.
-fn fetched_of_the_sixth(mut engine: Engine, used: u64) -> Vec<Command> {
-    const HELD: u64 = 12;
-    let range = Range {
-        address: ADDRESS,
-        bytes: HELD * BLOCK_BYTES,
-    };
-    let alloc = Event::Alloc {
-        range,
-        pool: false,
-        prefetched: false,
-        on_host: true,
-    };
-    engine.step(Micros(0), &alloc);
-    let (whole, fifth) = ([block(0).address], [block(4).address]);
-    let first = [(2, &fifth[..]), (1, &whole[..]), (3, &[]), (1, &whole[..])];
-    let others = (4..24).map(|function| (function, &[][..]));
-    for (seq, (function, words)) in (1..).zip(first.into_iter().chain(others)) {
-        let launch = Event::Launch(Launch {
-            function: FunctionId(function),
-            grid: [1 << 20, 1, 1],
-            block: [1024, 1, 1],
-            stream: StreamId(0),
-            seq: Seq(seq),
-            words,
-        });
-        engine.step(Micros(10), &launch);
+/// The engine, after the first of two launches that were given the allocation's beginning has
+/// faulted on so many blocks of it. Another was given a pointer to the fifth block, so that they
+/// are taken to use four. Others follow, so that no cycle tells when anything is used again.
+fn first_of_two_is_over(mut engine: Engine, used: u64) -> Engine {
+    obtain(&mut engine, 12);
+    launch(&mut engine, 1, 2, &[block(4).address]);
+    launch(&mut engine, 2, 1, &[ADDRESS]);
+    launch(&mut engine, 3, 3, &[]);
+    launch(&mut engine, 4, 1, &[ADDRESS]);
+    for seq in 5..25 {
+        launch(&mut engine, seq, seq as u32, &[]);
     }
-    let over = |engine: &mut Engine, now: u64, seq: u64| {
-        let stream = StreamId(0);
-        let seq = Seq(seq);
-        engine.step(Micros(now), &Event::Progress { stream, seq });
-    };
-    over(&mut engine, 50, 1);
-    for number in 0..used {
-        let now = Micros(100 + number * 100);
-        let fault = Event::Fault {
-            address: block(number).address,
-            faults: 8,
-            by_host: false,
-        };
-        engine.step(now, &fault);
-        engine.step(now, &moved(number, Direction::In, Cause::Fault));
-    }
-    over(&mut engine, 5_000, 2);
-    let out = moved(5, Direction::Out, Cause::Eviction);
-    engine.step(Micros(5_100), &out);
-    let mut commands = Vec::new();
-    engine.decide(Micros(5_200), &mut commands);
-    commands.retain(|command| command.operation == Operation::Prefetch);
-    commands.retain(|command| command.range == block(5));
-    commands
+    end(&mut engine, 50, 1);
+    fault_and_end(&mut engine, 2, used);
+    engine
 }
 
 #[test]
 fn launches_in_the_queue_use_what_the_first_one_used_beyond_what_was_known() {
     for (used, count) in [(8, 1), (4, 0)] {
-        let engine = Engine::new(config()).unwrap();
-        let commands = fetched_of_the_sixth(engine, used);
+        let engine = first_of_two_is_over(Engine::new(config()).unwrap(), used);
+        let mut commands = fetched(engine, 5);
+        commands.retain(|command| command.range == block(5));
         assert_eq!(commands.len(), count, "{used} blocks used: {commands:?}");
     }
 }
