@@ -79,11 +79,6 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Both together.
-    pub fn plus(&self, other: &Self) -> Self {
-        self.with(other, |a, b| a + b)
-    }
-
     /// What came after `start`.
     pub fn minus(&self, start: &Self) -> Self {
         self.with(start, u64::saturating_sub)
