@@ -46,8 +46,8 @@ pub struct Iteration {
 pub struct Outcome {
     /// All iterations, in order.
     pub iterations: Vec<Iteration>,
-    /// What launches may use on the host under this policy, or did: whose bound it is to be
-    /// held against.
+    /// What launches may use on the host under this policy, or did in the steady iterations:
+    /// whose bound it is to be held against.
     pub reach: Reach,
     /// What the policy's engine says of itself.
     pub engine: Option<EngineFigures>,
@@ -116,7 +116,7 @@ pub fn run_from(
             timeline.set_plan(plan);
         }
     }
-    let used = played.end.1;
+    let used = used_in_steady(&played);
     let reach = match &policy {
         _ if used.host_unindexed > 0 => Reach::Everything,
         _ if used.host_read + used.host_written > 0 => Reach::Indexed,
@@ -160,6 +160,14 @@ fn iterations(program: &Program, played: &Played) -> Vec<Iteration> {
         .collect()
 }
 
+/// What the steady iterations took together: what a bound has to allow.
+fn used_in_steady(played: &Played) -> Totals {
+    match (played.steady.first(), played.steady.last()) {
+        (Some(begin), Some(end)) => end.1.minus(&begin.1),
+        _ => played.end.1,
+    }
+}
+
 fn steady(program: &Program, played: &Played) -> Iteration {
     let (Some(begin), Some(end)) = (played.steady.first(), played.steady.last()) else {
         return Iteration::default();
@@ -168,6 +176,6 @@ fn steady(program: &Program, played: &Played) -> Iteration {
     Iteration {
         time: Nanos((end.0 - begin.0).0 / count),
         ideal: program.ideal_steady(),
-        totals: end.1.minus(&begin.1).over(count),
+        totals: used_in_steady(played).over(count),
     }
 }

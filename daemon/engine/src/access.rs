@@ -5,7 +5,9 @@
 //! until a fault shows otherwise. A pointer into a plain allocation means all up to the next
 //! address that was ever passed, or to the end; where nothing bounds it, the first guess is
 //! four bytes for each thread, doubled by each fault beyond it (sixteen where no faults are
-//! seen, four again if that is too much). An argument of more than half the device is taken
+//! seen, four again if that is too much). Where a framework hands memory out unseen, an address
+//! may have been passed while another tensor lay there, and cuts this one: how far launches were
+//! seen to go holds for all of their shape, wherever they point. An argument of more than half the device is taken
 //! as data-dependent: neither fetched ahead nor kept, until launches of the same function
 //! were seen to touch all of it.
 
@@ -15,7 +17,7 @@ mod lessons;
 use std::sync::Arc;
 
 use self::correction::{Correction, Place};
-use crate::hash::Map;
+use crate::hash::{Map, mix};
 use crate::scatter::Scatter;
 use crate::units::{BLOCK_BYTES, Range};
 use crate::world::block::{Extent, Set, normalize};
@@ -74,6 +76,8 @@ pub(crate) struct Accesses {
     wide: Map<(u32, u32), u64>,
     /// How arguments point into plain allocations, by function and word.
     habits: Map<(u32, u32), Habit>,
+    /// By [`shape`], how far behind their pointers launches were seen to go, in bytes.
+    reaches: Map<u64, u64>,
     corrections: Map<u32, Correction>,
     /// Functions that were given pointers into the middle of pool parts: the others mean
     /// parts whole.
@@ -98,6 +102,7 @@ impl Accesses {
             limit,
             wide: Map::default(),
             habits: Map::default(),
+            reaches: Map::default(),
             corrections: Map::default(),
             tiled: Map::default(),
             beyond: Map::default(),
@@ -142,7 +147,9 @@ impl Accesses {
                 (range.bytes, small.bytes) = (object.rest_bytes, object.rest_bytes);
             }
             let (moves, reach) = self.habit(key, object);
-            let reach = reach.min(object.rest_bytes);
+            let shape = shape(launch, index as u32);
+            let seen = self.reaches.get(&shape).copied().unwrap_or(0);
+            let reach = reach.max(seen).min(object.rest_bytes);
             if !object.part && object.bounded && reach > range.bytes {
                 (range.bytes, small.bytes) = (reach, reach);
             }
@@ -157,6 +164,10 @@ impl Accesses {
                 let reach = |each| threads.saturating_mul(each).max(BLOCK_BYTES);
                 range.bytes = range.bytes.min(reach(each));
                 small.bytes = range.bytes.min(reach(learned.unwrap_or(BYTES_PER_THREAD)));
+            }
+            if !object.part && !object.bounded {
+                let seen = seen.min(object.rest_bytes);
+                (range.bytes, small.bytes) = (range.bytes.max(seen), small.bytes.max(seen));
             }
             if self.scatter.is_scattered(key, novel, moves) {
                 // What it points to is used at least.
@@ -277,6 +288,7 @@ impl Accesses {
     /// Estimated size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let flags = self.tiled.capacity() + self.beyond.capacity() + self.regular.capacity();
+        let flags = flags + 2 * self.reaches.capacity();
         let habits = self.habits.capacity() * size_of::<((u32, u32), Habit)>();
         let wide = habits + self.wide.capacity() * size_of::<((u32, u32), u64)>();
         let corrections = self.corrections.capacity() * size_of::<(u32, Correction)>();
@@ -291,7 +303,18 @@ impl Accesses {
 pub(crate) struct Argument {
     pub function: u32,
     pub word: u32,
+    /// See [`shape`].
+    pub shape: u64,
     pub address: u64,
+}
+
+/// What arguments of launches have in common that are given tensors of one size, as far as can be
+/// told: the same place among the arguments of one function in one geometry.
+pub(crate) fn shape(launch: &Launch<'_>, word: u32) -> u64 {
+    let place = u64::from(launch.function.0) << 32 | u64::from(word);
+    let grid = launch.grid.iter().map(|&n| u64::from(n));
+    let block = launch.block.iter().map(|&n| u64::from(n));
+    grid.chain(block).fold(mix(4, place), mix)
 }
 
 /// The tracked blocks of a range that lies in one allocation.

@@ -48,6 +48,8 @@ pub struct Engine {
     watch: Watch,
     /// Execution IDs of which faults told more since a launch was over.
     missed: Vec<u32>,
+    /// Shapes of arguments that go further than was known then.
+    further: Vec<u64>,
     /// Blocks being gone through; kept for its room.
     slots: Vec<(u64, u32)>,
     now: Micros,
@@ -72,6 +74,7 @@ impl Engine {
             pace: Pace::default(),
             watch: Watch::default(),
             missed: Vec::new(),
+            further: Vec::new(),
             slots: Vec::new(),
             now: Micros(0),
             config,

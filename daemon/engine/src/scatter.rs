@@ -165,6 +165,7 @@ mod tests {
         [(1, 1_000), (0, 10)].map(|(word, block)| Argument {
             function: 7,
             word,
+            shape: u64::from(word),
             address: block * BLOCK_BYTES + 4096,
         })
     }

@@ -118,17 +118,20 @@ fn nothing_is_fetched_for_them_where_it_used_a_part() {
     assert_eq!(fetched(engine, number), []);
 }
 
-/// The engine, after the first of two launches that were given the allocation's beginning has
-/// faulted on so many blocks of it. Another was given a pointer to the fifth block, so that they
-/// are taken to use four. Others follow, so that no cycle tells when anything is used again.
-fn first_of_two_is_over(mut engine: Engine, used: u64) -> Engine {
-    obtain(&mut engine, 12);
-    launch(&mut engine, 1, 2, &[block(4).address]);
+/// The engine, after the first of two launches of a function, which was given the allocation's
+/// beginning, has faulted on so many blocks of it. Another was given pointers to the fifth block and
+/// to the seventeenth, so that they are taken to use no more than four and two. Others come between
+/// and after them, so that it is known which one runs, and no cycle tells when anything is used
+/// again. The second one was given a pointer to block `second`.
+fn first_of_two_is_over(mut engine: Engine, used: u64, second: u64) -> Engine {
+    obtain(&mut engine, 24);
+    launch(&mut engine, 1, 2, &[block(4).address, block(16).address]);
     launch(&mut engine, 2, 1, &[ADDRESS]);
-    launch(&mut engine, 3, 3, &[]);
-    launch(&mut engine, 4, 1, &[ADDRESS]);
-    for seq in 5..25 {
-        launch(&mut engine, seq, seq as u32, &[]);
+    for seq in 3..50 {
+        match seq {
+            25 => launch(&mut engine, seq, 1, &[block(second).address]),
+            _ => launch(&mut engine, seq, seq as u32, &[]),
+        }
     }
     end(&mut engine, 50, 1);
     fault_and_end(&mut engine, 2, used);
@@ -138,9 +141,20 @@ fn first_of_two_is_over(mut engine: Engine, used: u64) -> Engine {
 #[test]
 fn launches_in_the_queue_use_what_the_first_one_used_beyond_what_was_known() {
     for (used, count) in [(8, 1), (4, 0)] {
-        let engine = first_of_two_is_over(Engine::new(config()).unwrap(), used);
+        let engine = first_of_two_is_over(Engine::new(config()).unwrap(), used, 0);
         let mut commands = fetched(engine, 5);
         commands.retain(|command| command.range == block(5));
         assert_eq!(commands.len(), count, "{used} blocks used: {commands:?}");
+    }
+}
+
+#[test]
+fn launches_in_the_queue_go_as_far_as_the_first_one_wherever_they_point() {
+    for (used, fetches) in [(8, true), (4, false)] {
+        let engine = first_of_two_is_over(Engine::new(config()).unwrap(), used, 14);
+        // Launch 1 had brought it.
+        let commands = fetched(engine, 17);
+        let found = commands.iter().any(|command| command.range == block(17));
+        assert_eq!(found, fetches, "{used} blocks used: {commands:?}");
     }
 }

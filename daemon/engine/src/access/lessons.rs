@@ -4,10 +4,12 @@
 use super::correction::{CORRECTIONS, STRIKES};
 use std::sync::Arc;
 
-use super::{Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD, SWEEP_SHARE};
+use super::{
+    Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD, SWEEP_SHARE, extent_of,
+};
 use crate::identity::UNKNOWN;
 use crate::profile::{Corrected, Profile};
-use crate::units::{BLOCK_BYTES, BlockId};
+use crate::units::{BLOCK_BYTES, BlockId, Range};
 use crate::world::block::{Extent, normalize};
 use crate::world::memory::Memory;
 use crate::world::window::Pending;
@@ -55,15 +57,17 @@ impl Accesses {
         })
     }
 
-    /// A block faulted while `launch` ran, though it was not expected. `words` are the
-    /// pointer arguments of the launch, by word.
+    /// A block faulted while `launch` ran, though it was not expected. `arguments` are those of
+    /// the launch that point into the same object, and `certain` if no other running launch has
+    /// any. Gives the [`super::shape`] of the one that goes further than any of its shape was seen
+    /// to.
     pub(crate) fn missed(
         &mut self,
         launch: &Pending,
         block: BlockId,
-        arguments: &[Argument],
+        (arguments, certain): (&[Argument], bool),
         memory: &Memory,
-    ) {
+    ) -> Option<u64> {
         let place = memory
             .name_at(block.address())
             .map(|(name, offset)| (name, offset / BLOCK_BYTES));
@@ -88,6 +92,19 @@ impl Accesses {
             let each = self.wide.entry(key).or_insert(BYTES_PER_THREAD);
             *each = (*each * 2).min(MOST_BYTES_PER_THREAD * 2);
         }
+        let mut further = None;
+        if let Some(argument) = before
+            && !taken_out
+            && certain
+            && (self.reaches.len() < self.limit * 4 || self.reaches.contains_key(&argument.shape))
+        {
+            let needed = block.address() + BLOCK_BYTES - argument.address;
+            let reach = self.reaches.entry(argument.shape).or_default();
+            if *reach < needed {
+                *reach = needed;
+                further = Some(argument.shape);
+            }
+        }
         if let Some(argument) = before
             && !taken_out
             && memory.is_cut(argument.address)
@@ -106,20 +123,19 @@ impl Accesses {
         {
             self.beyond.insert(launch.exec, ());
         }
-        let Some(place) = place else {
-            return;
-        };
-        if launch.exec == UNKNOWN
-            || (self.corrections.len() >= self.limit
-                && !self.corrections.contains_key(&launch.exec))
+        let full =
+            self.corrections.len() >= self.limit && !self.corrections.contains_key(&launch.exec);
+        if let Some(place) = place
+            && launch.exec != UNKNOWN
+            && !full
         {
-            return;
+            let correction = self.corrections.entry(launch.exec).or_default();
+            let before = correction.places();
+            correction.absent.remove(&place);
+            correction.add(place);
+            self.places = self.places + correction.places() - before;
         }
-        let correction = self.corrections.entry(launch.exec).or_default();
-        let before = correction.places();
-        correction.absent.remove(&place);
-        correction.add(place);
-        self.places = self.places + correction.places() - before;
+        further
     }
 
     /// What a launch uses that was taken to use `access` before faults told more; none where they
@@ -128,10 +144,24 @@ impl Accesses {
         &self,
         exec: u32,
         access: &Access,
+        arguments: &[Argument],
         memory: &Memory,
     ) -> Option<Access> {
         let mut set = access.set.to_vec();
-        self.corrections.get(&exec)?.extend(&mut set, memory);
+        for argument in arguments {
+            let (address, shape) = (argument.address, argument.shape);
+            let id = BlockId::containing(address);
+            // Not where it uses some of it here and there.
+            if let Some(&bytes) = self.reaches.get(&shape)
+                && access.set.iter().any(|extent| extent.contains(id))
+            {
+                set.push(extent_of(memory.within(Range { address, bytes }), memory));
+            }
+        }
+        normalize(&mut set);
+        if let Some(correction) = self.corrections.get(&exec) {
+            correction.extend(&mut set, memory);
+        }
         (*set != *access.set).then(|| Access {
             set: Arc::from(set),
             loose: access.loose.clone(),
@@ -176,6 +206,8 @@ impl Accesses {
         profile.beyond.sort_unstable();
         profile.regular = self.regular.iter().map(|(&f, &all)| (f, all)).collect();
         profile.regular.sort_unstable();
+        profile.reaches = self.reaches.iter().map(|(&s, &bytes)| (s, bytes)).collect();
+        profile.reaches.sort_unstable();
         profile.scattered = self.scatter.learned();
         for (&exec, correction) in &self.corrections {
             let extra = correction.extra.iter();
@@ -195,6 +227,7 @@ impl Accesses {
         self.tiled.extend(profile.tiled.iter().map(|&f| (f, ())));
         self.beyond.extend(profile.beyond.iter().map(|&e| (e, ())));
         self.regular.extend(profile.regular.iter().copied());
+        self.reaches.extend(profile.reaches.iter().copied());
         self.scatter.restore(&profile.scattered);
         for corrected in profile.corrected.iter().take(self.limit) {
             let correction = self.corrections.entry(corrected.exec).or_default();

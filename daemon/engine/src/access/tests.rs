@@ -7,6 +7,7 @@ const ALLOCATION: u64 = 0x100 * BLOCK_BYTES;
 const ARGUMENT: Argument = Argument {
     function: 3,
     word: 0,
+    shape: 7,
     address: ALLOCATION,
 };
 
@@ -21,17 +22,22 @@ fn one_allocation() -> (Memory, Accesses) {
     (memory, Accesses::new(1024, 100))
 }
 
-/// What function 3 uses that is given a pointer as its argument `word`.
-fn pointer(accesses: &mut Accesses, memory: &mut Memory, word: usize, address: u64) -> Access {
-    let words = &[[0, address], [address, 0]][1 - word][..];
-    let launch = Launch {
+/// A launch of function 3.
+fn launch(words: &[u64]) -> Launch<'_> {
+    Launch {
         seq: Seq(1),
         stream: StreamId(0),
         function: FunctionId(3),
         grid: [1; 3],
         block: [1; 3],
         words,
-    };
+    }
+}
+
+/// What function 3 uses that is given a pointer as its argument `word`.
+fn pointer(accesses: &mut Accesses, memory: &mut Memory, word: usize, address: u64) -> Access {
+    let words = &[[0, address], [address, 0]][1 - word][..];
+    let launch = launch(words);
     let objects: Vec<_> = words.iter().map(|&word| memory.resolve(word)).collect();
     accesses.launch((5, false), &launch, &objects, memory, true)
 }
@@ -56,7 +62,7 @@ fn an_argument_that_goes_on_behind_a_pointer_into_its_allocation_does_so_in_ever
     let fault = |accesses: &mut Accesses, memory: &Memory, block: u64| {
         let launch = window.front().expect("one is queued");
         let id = BlockId(0x100 + block);
-        accesses.missed(launch, id, &[ARGUMENT], memory);
+        accesses.missed(launch, id, (&[ARGUMENT], true), memory);
     };
     fault(&mut accesses, &memory, 8);
     fault(&mut accesses, &memory, 9);
@@ -79,11 +85,65 @@ fn tiles_end_where_the_next_one_begins() {
     let first = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
     let mut window = Window::new(10);
     window.push((1, 5), (Seq(1), StreamId(0)), first, Arc::from([]));
-    let launch = window.front().expect("one is queued");
+    let running = window.front().expect("one is queued");
     // Of another launch, whose turn nobody knew to have come.
-    accesses.missed(launch, BlockId(0x100 + 20), &[ARGUMENT], &memory);
+    let id = BlockId(0x100 + 20);
+    let argument = Argument {
+        shape: shape(&launch(&[]), 0),
+        ..ARGUMENT
+    };
+    assert_eq!(
+        accesses.missed(running, id, (&[argument], false), &memory),
+        None
+    );
     let second = pointer(&mut accesses, &mut memory, 0, tile(1));
     assert_eq!(blocks(&second), [(8, 8), (20, 1)]);
+}
+
+#[test]
+fn how_far_one_launch_goes_holds_for_all_of_its_shape_wherever_they_point() {
+    let (mut memory, mut accesses) = one_allocation();
+    let at = |block: u64| ALLOCATION + block * BLOCK_BYTES;
+    // Tensors that lay there before begin where these go on.
+    for block in [4, 36] {
+        pointer(&mut accesses, &mut memory, 1, at(block));
+    }
+    let cut = pointer(&mut accesses, &mut memory, 0, at(0));
+    let queued = pointer(&mut accesses, &mut memory, 0, at(32));
+    assert_eq!(
+        (blocks(&cut), blocks(&queued)),
+        (vec![(0, 4)], vec![(32, 4)])
+    );
+
+    let argument = |address: u64| Argument {
+        shape: shape(&launch(&[]), 0),
+        address,
+        ..ARGUMENT
+    };
+    let mut window = Window::new(10);
+    window.push((1, 5), (Seq(1), StreamId(0)), cut, Arc::from([]));
+    let running = window.front().expect("one is queued");
+    let mut fault = |block: u64| {
+        let id = BlockId(0x100 + block);
+        accesses.missed(running, id, (&[argument(at(0))], true), &memory)
+    };
+    assert_eq!(fault(9), Some(argument(0).shape));
+    assert_eq!(fault(5), None, "no further");
+    let longer = accesses.with_missed(6, &queued, &[argument(at(32))], &memory);
+    assert_eq!(longer.as_ref().map(blocks), Some(vec![(32, 10)]));
+    let later = pointer(&mut accesses, &mut memory, 0, at(32));
+    assert_eq!(
+        later.set.last().map(|extent| extent.end()),
+        Some(0x100 + 42)
+    );
+    // Not beyond the allocation, nor for other arguments.
+    let last = pointer(&mut accesses, &mut memory, 0, at(60));
+    assert_eq!(last.set.last().map(|extent| extent.end()), Some(0x100 + 64));
+    let other = pointer(&mut accesses, &mut memory, 1, at(32));
+    assert_eq!(
+        other.set.last().map(|extent| extent.end()),
+        Some(0x100 + 36)
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use crate::access::{Access, Argument};
+use crate::access::{Access, Argument, shape};
 use crate::event::{Copy, Launch};
 use crate::identity::UNKNOWN;
 use crate::units::{Range, TICKS};
@@ -45,6 +45,7 @@ impl Engine {
             Some(Argument {
                 function: launch.function.0,
                 word,
+                shape: shape(&launch, word),
                 address,
             })
         });

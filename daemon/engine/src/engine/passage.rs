@@ -125,18 +125,20 @@ impl Engine {
     /// Launches turned out to use more than they were taken to: so will those that are queued.
     fn take_missed(&mut self) {
         let missed = std::mem::take(&mut self.missed);
+        let further = std::mem::take(&mut self.further);
         if missed.is_empty() {
             return;
         }
         let world = &mut self.world;
         for launch in world.window.iter_mut() {
-            if !missed.contains(&launch.exec) {
+            let further = |argument: &Argument| further.contains(&argument.shape);
+            if !missed.contains(&launch.exec) && !launch.arguments.iter().any(further) {
                 continue;
             }
             let access = launch.access();
-            let Some(more) = self
-                .accesses
-                .with_missed(launch.exec, &access, &world.memory)
+            let Some(more) =
+                self.accesses
+                    .with_missed(launch.exec, &access, &launch.arguments, &world.memory)
             else {
                 continue;
             };
@@ -213,16 +215,21 @@ impl Engine {
         let foretold = running().any(|launch| launch.uses(id));
         let expected = foretold || running().any(|launch| covers(&launch.loose, id));
         if world.without.arguments {
-            self.accesses.missed(front, id, &[], &world.memory);
+            self.accesses.missed(front, id, (&[], false), &world.memory);
         } else if !expected && !world.without.feedback {
             let points = |argument: &&Argument| world.memory.same_object(argument.address, address);
-            let at_fault = running().find(|launch| launch.arguments.iter().any(|a| points(&a)));
+            let mut leads = running().filter(|launch| launch.arguments.iter().any(|a| points(&a)));
+            let at_fault = leads.next();
+            let certain = leads.next().is_none();
             // No pointer leads there: it can only be the one that runs, if that is known.
             let alone = at_fault.is_none() && end == position;
             if let Some(launch) = at_fault.or(alone.then_some(front)) {
                 let arguments: Vec<Argument> =
                     launch.arguments.iter().filter(points).copied().collect();
-                self.accesses.missed(launch, id, &arguments, &world.memory);
+                let further =
+                    self.accesses
+                        .missed(launch, id, (&arguments, certain), &world.memory);
+                self.further.extend(further);
                 if !self.missed.contains(&launch.exec) {
                     self.missed.push(launch.exec);
                 }

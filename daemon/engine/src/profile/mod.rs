@@ -18,7 +18,7 @@ use bytes::{Reader, Writer, Wrong};
 /// First bytes of a profile.
 pub const MAGIC: [u8; 8] = *b"ovsprofl";
 /// Version of the format. Another one is refused: a profile is learned again in one cycle.
-pub const PROFILE_VERSION: u64 = 3;
+pub const PROFILE_VERSION: u64 = 4;
 /// Longest profile that is read or written, bytes.
 pub const PROFILE_BYTES: usize = 64 << 20;
 /// Most launches in it.
@@ -97,6 +97,8 @@ pub struct Profile {
     /// Of arguments that launches use here and there, by function and word: blocks that were
     /// used and that were left alone, and how often one was used after all.
     pub(crate) scattered: Vec<((u32, u32), [u32; 3])>,
+    /// By [`crate::access::shape`], bytes behind its pointer that a launch was seen to use.
+    pub(crate) reaches: Vec<(u64, u64)>,
     /// Names of the allocations that launches use on the host.
     pub(crate) on_host: Vec<u64>,
     /// Prefetched bytes that helped, and that did not.
@@ -185,6 +187,10 @@ impl Profile {
             for count in counts {
                 w.number(count.into());
             }
+        });
+        content.list(&self.reaches, |w, &(shape, bytes)| {
+            w.fixed(shape);
+            w.number(bytes);
         });
         content.list(&self.on_host, |w, &name| w.fixed(name));
         content.number(self.prefetched.0);
@@ -300,6 +306,10 @@ impl Profile {
                     let key = (r.small()?, r.small()?);
                     Ok((key, [r.small()?, r.small()?, r.small()?]))
                 }),
+            )?,
+            reaches: field(
+                "reaches",
+                r.list(ids.saturating_mul(4), |r| Ok((r.fixed()?, r.number()?))),
             )?,
             on_host: field(
                 "allocations used on the host",

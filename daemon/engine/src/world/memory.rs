@@ -327,6 +327,17 @@ impl Memory {
         })
     }
 
+    /// What of a range lies in the plain allocation in which it begins; nothing where it begins in
+    /// none.
+    pub(crate) fn within(&self, range: Range) -> Range {
+        let allocation = self.allocation_at(range.address);
+        let end = allocation
+            .filter(|allocation| !allocation.pool)
+            .map_or(0, |allocation| allocation.range.end());
+        let bytes = range.bytes.min(end.saturating_sub(range.address));
+        Range { bytes, ..range }
+    }
+
     /// `address` lies in a plain allocation into which pointers further on were passed.
     pub(crate) fn is_cut(&self, address: u64) -> bool {
         self.allocation_at(address).is_some_and(|allocation| {
