@@ -325,7 +325,6 @@ impl World {
 
     /// A fault moves bytes of a block to the device.
     fn visited(&mut self, slot: u32, bytes: u64) {
-        let faults_us = self.visits.served(self.now);
         let block = self.blocks.get(slot);
         let arrives = !block.holds_frame();
         if let Some(allocation) = self.memory.allocation_at(block.id.address()) {
@@ -333,7 +332,7 @@ impl World {
             self.visits.brought(address, bytes, arrives);
             if self.use_on_host && block.left > 0 {
                 let came = (bytes, arrives);
-                self.visits.came(address, came, faults_us, floor);
+                self.visits.came(address, came, floor);
             }
         }
     }
@@ -348,7 +347,6 @@ impl World {
     /// A block that the driver's fault path is about to serve.
     pub(crate) fn fault(&mut self, id: BlockId) -> Option<u32> {
         self.probes = true;
-        self.visits.faulted(self.now);
         let slot = self.blocks.find(id)?;
         let block = self.blocks.get_mut(slot);
         if block.residency == Residency::MovingIn && block.unproven {

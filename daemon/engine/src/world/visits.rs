@@ -92,10 +92,6 @@ pub(crate) struct Visits {
     by_allocation: BTreeMap<u64, Visit>,
     /// Visits since they were last looked at.
     unseen: u64,
-    /// The time up to which what faults take was counted.
-    counted: Micros,
-    /// What they took where the visits were short and of little use, microseconds.
-    faults_us: u64,
     /// One of them may be enough.
     looked_for: bool,
     /// Of those that stayed on the host in an earlier run, the ones that faults would bring.
@@ -105,36 +101,15 @@ pub(crate) struct Visits {
 }
 
 impl Visits {
-    /// The device faults: the driver serves it from now on, unless it has others to serve.
-    pub(crate) fn faulted(&mut self, now: Micros) {
-        self.counted = self.counted.max(now);
-    }
-
-    /// It has served one: what that took, microseconds, one after the other.
-    pub(crate) fn served(&mut self, now: Micros) -> u64 {
-        let until = self.counted.max(now);
-        let since = std::mem::replace(&mut self.counted, until);
-        now.0.saturating_sub(since.0)
-    }
-
     /// A fault, or what the driver brings with it, moved so many bytes of a block that had been
-    /// on the device before; `arrives`: it was not there yet. It took so many microseconds.
-    pub(crate) fn came(
-        &mut self,
-        address: u64,
-        (bytes, arrives): (u64, bool),
-        faults_us: u64,
-        floor: u64,
-    ) {
+    /// on the device before; `arrives`: it was not there yet.
+    pub(crate) fn came(&mut self, address: u64, (bytes, arrives): (u64, bool), floor: u64) {
         let visit = self.by_allocation.entry(address).or_default();
         if visit.count == 0 && visit.bytes == 0 {
             visit.since = floor;
         }
         visit.count += u64::from(arrives);
         visit.bytes += bytes;
-        if visit.is_sparse() {
-            self.faults_us += faults_us;
-        }
         self.unseen += u64::from(arrives);
         self.looked_for |= visit.count >= VISITS || self.unseen >= VISITS;
     }
@@ -168,12 +143,6 @@ impl Visits {
             let (blocks, bytes) = visit.brought;
             blocks >= BROUGHT && bytes * THIN < blocks * BLOCK_BYTES
         })
-    }
-
-    /// What launches waited, all in all, for faults that brought back what had been on the
-    /// device, where little of it was used, microseconds.
-    pub(crate) fn faults_us(&self) -> u64 {
-        self.faults_us
     }
 
     /// A command brought a block of the allocation.
@@ -346,7 +315,7 @@ mod tests {
     fn seen(visits: &mut Visits, count: u64, bytes: u64) {
         for visit in 0..count {
             let launch = visit / 10;
-            visits.came(TABLE, (bytes, true), 50, launch);
+            visits.came(TABLE, (bytes, true), launch);
         }
     }
 
@@ -356,17 +325,6 @@ mod tests {
             since: 0,
             count: visits,
         })
-    }
-
-    #[test]
-    fn faults_that_are_served_one_after_the_other_take_the_time_since_the_last() {
-        let mut visits = Visits::default();
-        visits.faulted(Micros(100));
-        visits.faulted(Micros(100));
-        assert_eq!(visits.served(Micros(130)), 30);
-        assert_eq!(visits.served(Micros(150)), 20);
-        visits.faulted(Micros(1000));
-        assert_eq!(visits.served(Micros(1030)), 30);
     }
 
     #[test]
@@ -402,7 +360,7 @@ mod tests {
             None,
             "not a whole turn"
         );
-        visits.came(TABLE, (GRANULE, true), 50, 6);
+        visits.came(TABLE, (GRANULE, true), 6);
         assert_eq!(visits.sparse(1 << 20, (6, NOW), Some(6)), found(65, 6));
     }
 
@@ -423,7 +381,7 @@ mod tests {
         for visit in 0..80 {
             let bytes = if visit % 4 == 3 { BLOCK_BYTES } else { GRANULE };
             let table = tables[visit % 4];
-            visits.came(table, (bytes, true), 0, visit as u64 / 10);
+            visits.came(table, (bytes, true), visit as u64 / 10);
         }
         assert_eq!(
             visits.sparse(256, (8, NOW), Some(8)),
@@ -431,7 +389,7 @@ mod tests {
             "60 sparse ones"
         );
         for visit in 0..80 {
-            visits.came(tables[visit % 3], (GRANULE, true), 0, 8);
+            visits.came(tables[visit % 3], (GRANULE, true), 8);
         }
         let found = visits.sparse(256, (8, NOW), Some(8));
         let found = found.map(|found| found.visited.iter().map(|one| one.0).collect());
@@ -456,15 +414,6 @@ mod tests {
             waited.push(now.0 - since.0);
         }
         assert_eq!(waited, [100, 400, 1600]);
-    }
-
-    #[test]
-    fn only_what_is_short_and_comes_back_counts_as_faults_in_vain() {
-        let mut visits = Visits::default();
-        seen(&mut visits, 10, GRANULE);
-        assert_eq!(visits.faults_us(), 500);
-        visits.came(2 * TABLE, (BLOCK_BYTES, true), 50, 0);
-        assert_eq!(visits.faults_us(), 500);
     }
 
     #[test]

@@ -25,17 +25,14 @@ pub(super) type Moment = (u64, Micros);
 pub(super) struct Stretch {
     /// When it began.
     pub since: Moment,
-    /// What each took, in the mean, microseconds,
+    /// What each took, in the mean, microseconds.
     pub launch_us: f64,
-    /// and of that, faults that may be in vain.
-    pub faults_us: f64,
 }
 
 /// The marks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Marks {
-    /// With what faults that may be in vain had taken by then, microseconds.
-    marks: VecDeque<(Moment, u64)>,
+    marks: VecDeque<Moment>,
     /// The launch that was the oldest last, and how many pass at a time.
     launch: u64,
     step: f64,
@@ -47,9 +44,8 @@ impl Marks {
     /// Most that are known there.
     pub(super) const HELD: u64 = (MARKS as u64 - 1) * STRIDE;
 
-    /// It is so late. Faults that may be in vain took so many microseconds, all in all. `turn`:
-    /// the launches after which the program repeats itself, where it does.
-    pub(super) fn pass(&mut self, moment: Moment, faults_us: u64, turn: Option<u64>) {
+    /// It is so late. `turn`: the launches after which the program repeats itself, where it does.
+    pub(super) fn pass(&mut self, moment: Moment, turn: Option<u64>) {
         let passed = moment.0.saturating_sub(self.launch);
         if passed > 0 {
             self.launch = moment.0;
@@ -57,21 +53,21 @@ impl Marks {
         }
         let stride = turn.map_or(STRIDE, |turn| turn / MARKS_IN_TURN).max(1);
         let last = self.marks.back();
-        if last.is_none_or(|((last, _), _)| moment.0 >= last + stride) {
-            self.push(moment, faults_us);
+        if last.is_none_or(|(last, _)| moment.0 >= last + stride) {
+            self.push(moment);
         }
     }
 
     /// What comes is another matter: there is a mark at this moment.
-    pub(super) fn end(&mut self, moment: Moment, faults_us: u64) {
+    pub(super) fn end(&mut self, moment: Moment) {
         let last = self.marks.back();
-        if last.is_none_or(|((last, _), _)| moment.0 > *last) {
-            self.push(moment, faults_us);
+        if last.is_none_or(|(last, _)| moment.0 > *last) {
+            self.push(moment);
         }
     }
 
-    fn push(&mut self, moment: Moment, faults_us: u64) {
-        self.marks.push_back((moment, faults_us));
+    fn push(&mut self, moment: Moment) {
+        self.marks.push_back(moment);
         if self.marks.len() > MARKS {
             self.marks.pop_front();
         }
@@ -87,12 +83,12 @@ impl Marks {
     /// When that launch was the oldest that was not over, in microseconds; none where it is not
     /// known.
     fn at(&self, launch: u64) -> Option<f64> {
-        let next = self.marks.partition_point(|&((at, _), _)| at < launch);
-        let &((after, until), _) = self.marks.get(next)?;
+        let next = self.marks.partition_point(|&(at, _)| at < launch);
+        let &(after, until) = self.marks.get(next)?;
         if after == launch {
             return Some(until.0 as f64);
         }
-        let &((before, since), _) = self.marks.get(next.checked_sub(1)?)?;
+        let &(before, since) = self.marks.get(next.checked_sub(1)?)?;
         let share = (launch - before) as f64 / (after - before) as f64;
         Some(since.0 as f64 + share * (until.0 - since.0) as f64)
     }
@@ -100,22 +96,33 @@ impl Marks {
     /// What the launches from `first` up to before `end` took that many turns ago, as few as
     /// lead to what is marked, microseconds; none where that is not known.
     pub(super) fn took(&self, first: u64, end: u64, turn: u64) -> Option<f64> {
-        let ((last, _), _) = *self.marks.back()?;
+        let (last, _) = *self.marks.back()?;
         let back = end.saturating_sub(last).div_ceil(turn.max(1)) * turn;
         let since = self.at(first.checked_sub(back)?)?;
         Some(self.at(end.checked_sub(back)?)? - since)
     }
 
-    /// The last so many launches before a moment by which such faults had taken so many
-    /// microseconds, or a few more; none where it is not known any more.
-    pub(super) fn last(&self, launches: u64, until: Moment, faults_us: u64) -> Option<Stretch> {
+    /// The last so many launches up to the newest mark: none of them is under way. None where that
+    /// is not known any more.
+    pub(super) fn newest(&self, launches: u64) -> Option<Stretch> {
+        let until = *self.marks.back()?;
+        let first = until.0.checked_sub(launches.max(1))?;
+        let since_us = self.at(first)?;
+        Some(Stretch {
+            since: (first, Micros(since_us as u64)),
+            launch_us: (until.1.0 as f64 - since_us) / launches.max(1) as f64,
+        })
+    }
+
+    /// The last so many launches before a moment, or a few more; none where it is not known any
+    /// more.
+    pub(super) fn last(&self, launches: u64, until: Moment) -> Option<Stretch> {
         let mut marks = self.marks.iter().rev();
-        let (since, faulted_us) = *marks.find(|((at, _), _)| at + launches.max(1) <= until.0)?;
+        let since = *marks.find(|(at, _)| at + launches.max(1) <= until.0)?;
         let launches = (until.0 - since.0) as f64;
         Some(Stretch {
             since,
             launch_us: until.1.0.saturating_sub(since.1.0) as f64 / launches,
-            faults_us: faults_us.saturating_sub(faulted_us) as f64 / launches,
         })
     }
 }
@@ -124,38 +131,54 @@ impl Marks {
 mod tests {
     use super::*;
 
-    /// Marks of launches up to `until`, each of which takes as long as its number says, and
-    /// half of it for faults.
-    fn marks(until: u64, turn: Option<u64>) -> (Marks, Moment, u64) {
+    /// Marks of launches up to `until`, each of which takes as long as its number says.
+    fn marks(until: u64, turn: Option<u64>) -> (Marks, Moment) {
         let (mut marks, mut now) = (Marks::default(), 0);
         for launch in 0..=until {
             now += launch;
-            marks.pass((launch, Micros(now)), now / 2, turn);
+            marks.pass((launch, Micros(now)), turn);
         }
-        (marks, (until, Micros(now)), now / 2)
+        (marks, (until, Micros(now)))
     }
 
     #[test]
     fn the_last_launches_take_what_passed_since_the_mark_before_them() {
-        let (marks, until, faults_us) = marks(100, None);
-        let last = marks.last(20, until, faults_us);
+        let (marks, until) = marks(100, None);
+        let last = marks.last(20, until);
         let launch_us = (81..=100).sum::<u64>() as f64 / 20.0;
         assert_eq!(
             last,
             Some(Stretch {
                 since: (80, Micros(80 * 81 / 2)),
-                launch_us,
-                faults_us: launch_us / 2.0
+                launch_us
             })
         );
     }
 
     #[test]
+    fn what_runs_now_does_not_count_for_the_newest_launches() {
+        // One in four launches takes a hundred times as long; there is a mark at every second one.
+        let (mut marks, mut now) = (Marks::default(), 0);
+        let mut launch_us = Vec::new();
+        for launch in 0..=200 {
+            // While it runs, and when it is over.
+            for took in [0, if launch % 4 == 3 { 1_000 } else { 10 }] {
+                now += took;
+                marks.pass((launch + took.min(1), Micros(now)), Some(32));
+                launch_us.extend(marks.newest(32).map(|newest| newest.launch_us));
+            }
+        }
+        let mean = (1_000.0 + 3.0 * 10.0) / 4.0;
+        assert!(launch_us.len() > 300, "{}", launch_us.len());
+        assert!(launch_us.iter().all(|&us| us == mean), "{launch_us:?}");
+    }
+
+    #[test]
     fn two_turns_are_known_however_long_they_are() {
         for turn in [16, 19, 300, 5000] {
-            let (marks, until, _) = marks(4 * turn, Some(turn));
-            let last = marks.last(turn, until, 0);
-            let before = last.and_then(|last| marks.last(turn, last.since, 0));
+            let (marks, until) = marks(4 * turn, Some(turn));
+            let last = marks.last(turn, until);
+            let before = last.and_then(|last| marks.last(turn, last.since));
             assert!(before.is_some(), "{turn}");
         }
     }
@@ -166,7 +189,7 @@ mod tests {
         let mut marks = Marks::default();
         for launch in 0..=20_u64 {
             let now = launch / 4 * 1000 + launch % 4 * 10;
-            marks.pass((launch, Micros(now)), 0, Some(4));
+            marks.pass((launch, Micros(now)), Some(4));
         }
         assert_eq!(marks.took(16, 20, 4), Some(1000.0));
         assert_eq!(marks.took(24, 29, 4), Some(1010.0));
@@ -178,7 +201,7 @@ mod tests {
     fn many_turns_are_compared_where_launches_pass_many_at_a_time() {
         let mut marks = Marks::default();
         for at in 0..100 {
-            marks.pass((at * 20, Micros(at)), 0, Some(18));
+            marks.pass((at * 20, Micros(at)), Some(18));
         }
         assert_eq!(marks.turns(18), 162);
         assert_eq!(marks.turns(900), 900);
@@ -186,8 +209,8 @@ mod tests {
 
     #[test]
     fn what_is_too_long_ago_is_not_known() {
-        let (marks, until, _) = marks(10_000, None);
-        assert_eq!(marks.last(2_000, until, 0), None);
-        assert!(marks.last(Marks::REACH, until, 0).is_some());
+        let (marks, until) = marks(10_000, None);
+        assert_eq!(marks.last(2_000, until), None);
+        assert!(marks.last(Marks::REACH, until).is_some());
     }
 }

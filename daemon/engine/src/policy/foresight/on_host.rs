@@ -15,11 +15,9 @@
 //! way round: the allocations migrate for a while, which ends as soon as that cannot be faster any
 //! more than the same launches were before. Who is faster so is tried on the host once more, lest
 //! it was the launches that had changed. Such a comparison costs a turn of the program at most.
-//! It is done after many turns, and each time after twice as many, where it is known that
-//! migrating takes longer: it was not getting faster any more, or the faults alone that brought
-//! back what had been on the device took longer than launches do now. Otherwise it is done the
-//! sooner the less was gained; and soon where launches begin to take much longer than they did on
-//! the host: what is popular now is not on the device, and migrating for a while brings it.
+//! It is done after many turns, and each time after twice as many; and soon where launches begin to
+//! take much longer than they did on the host: what is popular now is not on the device, and
+//! migrating for a while brings it.
 //!
 //! What a launch is known to use, in other allocations, is fetched before as ever, and may have
 //! the frames.
@@ -38,8 +36,6 @@ use crate::world::visits::Stay;
 /// Launches take longer only if they do by more than this: what they do is not quite the same in
 /// each turn.
 const NOISE: f64 = 1.05;
-/// Launches that take less than this part of what they took a turn before are not settled.
-const SETTLED: f64 = 1.0 / NOISE;
 /// Launches after which a program repeats itself, at least, if what it does then is compared.
 const TURN: u64 = 8;
 /// Where it does not, as many launches are compared as made so many visits, whose number is known
@@ -49,11 +45,8 @@ const VISITS: u64 = 256;
 const LAUNCHES: u64 = 16;
 /// Turns of the program that frames are given to settle.
 const SETTLE: u64 = 2;
-/// Turns after which migrating is compared again, where nothing was in doubt: it costs one.
+/// Turns after which migrating is compared again: it costs one.
 const COMPARE: u64 = 16;
-/// It is done after so many turns for each time that launches gained what they take now; after
-/// [`SETTLE`] at least.
-const GAIN: f64 = 4.0;
 /// Launches that take so many times as long as they did do something else: other rows are popular,
 /// and not on the device.
 const RISEN: f64 = 1.25;
@@ -91,8 +84,6 @@ struct Trial {
     launch_us: f64,
     /// Over how many launches that is compared.
     launches: u64,
-    /// What it takes at least where all is settled and they migrate, as far as is known.
-    least_us: f64,
     /// When it began,
     begun: Moment,
     /// and when the frames were settled.
@@ -146,7 +137,7 @@ impl Kept {
         if passed < launches {
             return None;
         }
-        let last = marks.last(launches, now, 0)?;
+        let last = marks.newest(launches)?;
         self.least_us = self.least_us.min(last.launch_us);
         // It was worth while to compare: what migrated meanwhile is what is used now.
         if self.least_us * RISEN < self.compared_us {
@@ -195,9 +186,7 @@ impl OnHost {
             world.visits.set(address, Stay::Migrates);
             let_migrate(now, address, Reason::Renewed, world, stats, commands);
         }
-        let faults_us = world.visits.faults_us();
-        self.marks
-            .pass((world.floor(), now), faults_us, turn(world));
+        self.marks.pass((world.floor(), now), turn(world));
         self.resume(now, world, stats, commands);
         self.fetch_rest(now, world, stats, commands);
         if self.trial.is_some() {
@@ -242,9 +231,8 @@ impl OnHost {
         commands: &mut Vec<Command>,
     ) {
         let (moment, turn) = ((world.floor(), now), turn(world));
-        let faults_us = world.visits.faults_us();
         let launches = turn.map(|turn| self.marks.turns(turn));
-        let known = |launches| self.marks.last(launches, moment, faults_us).is_some();
+        let known = |launches| self.marks.last(launches, moment).is_some();
         if launches.is_some_and(|launches| !known(launches)) {
             return;
         }
@@ -253,49 +241,36 @@ impl OnHost {
         };
         let seen = moment.0.saturating_sub(found.since);
         let few = (seen * VISITS / found.count.max(1)).clamp(STRIDE, LAUNCHES);
-        let Some(mut last) = self.marks.last(launches.unwrap_or(few), moment, faults_us) else {
+        let launches = launches.unwrap_or(few);
+        let Some(mut last) = self.marks.last(launches, moment) else {
             return;
         };
         // Visits are enough the sooner the more of them there happen to be: for that alone launches
         // took longer lately than they do.
         if turn.is_none()
-            && let Some(all) = self.marks.last(seen.min(Marks::HELD), moment, faults_us)
+            && let Some(all) = self.marks.last(seen.min(Marks::HELD), moment)
         {
             last.launch_us = last.launch_us.min(all.launch_us);
         }
-        let launches = launches.unwrap_or(few);
-        // What had been on the device is brought back by faults for good; what takes as long as
-        // it did a turn ago may go on to.
-        let earlier = self.marks.last(launches, last.since, faults_us);
-        let settled = earlier.is_some_and(|earlier| last.launch_us >= earlier.launch_us * SETTLED);
-        let least_us = if settled {
-            last.launch_us
-        } else {
-            last.faults_us
-        };
-        self.begin(
-            Trial {
-                addresses: Vec::new(),
-                question: Question::Stay,
-                marks: Marks::default(),
-                turn,
-                launch_us: last.launch_us,
-                launches,
-                least_us,
-                begun: moment,
-                since: None,
-                wait: 0,
-                soon: SETTLE,
-            },
-            faults_us,
-        );
+        self.begin(Trial {
+            addresses: Vec::new(),
+            question: Question::Stay,
+            marks: Marks::default(),
+            turn,
+            launch_us: last.launch_us,
+            launches,
+            begun: moment,
+            since: None,
+            wait: COMPARE,
+            soon: SETTLE,
+        });
         let addresses = coldest(world, &found.visited);
         self.stay(now, addresses, world, stats, commands);
     }
 
     /// Begins a trial, by what launches took until now.
-    fn begin(&mut self, mut trial: Trial, faults_us: u64) {
-        self.marks.end(trial.begun, faults_us);
+    fn begin(&mut self, mut trial: Trial) {
+        self.marks.end(trial.begun);
         trial.marks = self.marks.clone();
         self.trial = Some(trial);
     }
@@ -401,7 +376,6 @@ impl OnHost {
             turn,
             launch_us: last.launch_us,
             launches,
-            least_us: 0.0,
             begun: moment,
             since: Some(moment),
             // What came early says nothing of how often it is worth while.
@@ -412,7 +386,7 @@ impl OnHost {
             },
             soon,
         };
-        self.begin(trial, world.visits.faults_us());
+        self.begin(trial);
         true
     }
 
@@ -491,16 +465,7 @@ impl OnHost {
                     let_migrate(now, address, Reason::Slower, world, stats, commands);
                 }
             }
-            (Question::Stay, false) => {
-                // The more was gained, the less likely it would have been otherwise as well.
-                let gain = (trial.launch_us - launch_us) / launch_us.max(1.0);
-                trial.wait = if launch_us <= trial.least_us {
-                    COMPARE
-                } else {
-                    ((gain * GAIN) as u64).clamp(SETTLE, COMPARE)
-                };
-                self.keep(trial, launch_us, floor);
-            }
+            (Question::Stay, false) => self.keep(trial, launch_us, floor),
             (Question::StayAgain, false) => {
                 trial.soon = SETTLE;
                 self.keep(trial, launch_us, floor);
@@ -524,7 +489,7 @@ impl OnHost {
                     since: Some(begun),
                     ..trial
                 };
-                self.begin(trial, world.visits.faults_us());
+                self.begin(trial);
                 self.stay(now, addresses, world, stats, commands);
             }
         }
