@@ -7,9 +7,9 @@
 //! four bytes for each thread, doubled by each fault beyond it (sixteen where no faults are
 //! seen, four again if that is too much). Where a framework hands memory out unseen, an address
 //! may have been passed while another tensor lay there, and cuts this one: how far launches were
-//! seen to go holds for all of their shape, wherever they point. An argument of more than half the device is taken
-//! as data-dependent: neither fetched ahead nor kept, until launches of the same function
-//! were seen to touch all of it.
+//! seen to go holds for all of their shape, wherever they point. An argument of more than half
+//! the device is taken as data-dependent: neither fetched ahead nor kept, until launches of the
+//! same function were seen to touch all of it.
 
 mod correction;
 mod lessons;
@@ -132,6 +132,7 @@ impl Accesses {
         let block = launch.block.iter().map(|&n| u64::from(n));
         let threads = grid.chain(block).fold(1, u64::saturating_mul);
         let beyond = self.beyond.contains_key(&exec);
+        let geometry = geometry(launch);
         let mut ranges = Vec::with_capacity(objects.len());
         let mut least = Vec::with_capacity(objects.len());
         let mut scattered = Vec::new();
@@ -147,8 +148,11 @@ impl Accesses {
                 (range.bytes, small.bytes) = (object.rest_bytes, object.rest_bytes);
             }
             let (moves, reach) = self.habit(key, object);
-            let shape = shape(launch, index as u32);
-            let seen = self.reaches.get(&shape).copied().unwrap_or(0);
+            let seen = self
+                .reaches
+                .get(&shape(geometry, index as u32))
+                .copied()
+                .unwrap_or(0);
             let reach = reach.max(seen).min(object.rest_bytes);
             if !object.part && object.bounded && reach > range.bytes {
                 (range.bytes, small.bytes) = (reach, reach);
@@ -308,13 +312,18 @@ pub(crate) struct Argument {
     pub address: u64,
 }
 
-/// What arguments of launches have in common that are given tensors of one size, as far as can be
-/// told: the same place among the arguments of one function in one geometry.
-pub(crate) fn shape(launch: &Launch<'_>, word: u32) -> u64 {
-    let place = u64::from(launch.function.0) << 32 | u64::from(word);
+/// What launches have in common that are given tensors of the same sizes, as far as can be told:
+/// the function and its geometry.
+pub(crate) fn geometry(launch: &Launch<'_>) -> u64 {
     let grid = launch.grid.iter().map(|&n| u64::from(n));
     let block = launch.block.iter().map(|&n| u64::from(n));
-    grid.chain(block).fold(mix(4, place), mix)
+    grid.chain(block)
+        .fold(mix(4, u64::from(launch.function.0)), mix)
+}
+
+/// The same of one of their arguments.
+pub(crate) fn shape(geometry: u64, word: u32) -> u64 {
+    mix(geometry, u64::from(word))
 }
 
 /// The tracked blocks of a range that lies in one allocation.

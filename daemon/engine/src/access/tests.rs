@@ -89,7 +89,7 @@ fn tiles_end_where_the_next_one_begins() {
     // Of another launch, whose turn nobody knew to have come.
     let id = BlockId(0x100 + 20);
     let argument = Argument {
-        shape: shape(&launch(&[]), 0),
+        shape: shape(geometry(&launch(&[])), 0),
         ..ARGUMENT
     };
     assert_eq!(
@@ -116,7 +116,7 @@ fn how_far_one_launch_goes_holds_for_all_of_its_shape_wherever_they_point() {
     );
 
     let argument = |address: u64| Argument {
-        shape: shape(&launch(&[]), 0),
+        shape: shape(geometry(&launch(&[])), 0),
         address,
         ..ARGUMENT
     };

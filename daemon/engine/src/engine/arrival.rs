@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use crate::access::{Access, Argument, shape};
+use crate::access::{Access, Argument, geometry, shape};
 use crate::event::{Copy, Launch};
 use crate::identity::UNKNOWN;
 use crate::units::{Range, TICKS};
@@ -40,12 +40,13 @@ impl Engine {
                 world.probes,
             )
         };
+        let geometry = geometry(&launch);
         let arguments = objects.iter().zip(0..).filter_map(|(object, word)| {
             let address = object.as_ref()?.extent.address;
             Some(Argument {
                 function: launch.function.0,
                 word,
-                shape: shape(&launch, word),
+                shape: shape(geometry, word),
                 address,
             })
         });
