@@ -154,6 +154,35 @@ impl Lookups {
         }
     }
 
+    /// So many turns of ten launches, of which one looks up rows, and another one takes most of
+    /// the time.
+    fn run_turns(&mut self, turns: u64) {
+        for _ in 0..turns {
+            self.run(1);
+            for function in 1..10 {
+                self.launches += 1;
+                let seq = Seq(self.launches);
+                self.tell(&Event::Launch(Launch {
+                    seq,
+                    stream: STREAM,
+                    function: FunctionId(function),
+                    grid: [1; 3],
+                    block: [32, 1, 1],
+                    words: &[],
+                }));
+                for _ in 0..if function == 5 { 40 } else { 1 } {
+                    self.now += 500;
+                    self.decide();
+                }
+                self.tell(&Event::Progress {
+                    stream: STREAM,
+                    seq,
+                });
+                self.decide();
+            }
+        }
+    }
+
     fn access(&mut self, block: u64) {
         if self.resident.iter().any(|&(there, _)| there == block) {
             return;
@@ -269,6 +298,19 @@ fn a_table_of_which_rows_are_looked_up_at_random_is_used_on_the_host() {
     assert!((moved(&lookups) - before) * 20 < rows);
     let compared = lookups.ordered("let-migrate") / BLOCKS;
     assert!((1..=4).contains(&compared), "{compared}");
+}
+
+#[test]
+fn a_long_launch_that_runs_is_no_reason_to_compare() {
+    let mut lookups = Lookups::new(false);
+    let turns = (0..40).take_while(|_| {
+        lookups.run_turns(1);
+        lookups.on_host() == 0
+    });
+    assert!(turns.count() < 39, "it is used on the host");
+    lookups.run_turns(12);
+    assert_eq!(lookups.on_host(), BLOCKS);
+    assert_eq!(lookups.ordered("let-migrate"), 0);
 }
 
 #[test]
