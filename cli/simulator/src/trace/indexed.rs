@@ -6,8 +6,8 @@
 //! the pages lie. What is read out of that, so that at no place less is used than the trace says:
 //!
 //! - Indexed are the regions that are runs of whole blocks and not just one part that the
-//!   allocator handed out (a dense operand is), except blocks that another region shares. A
-//!   table of which every block is touched so counts as dense.
+//!   allocator handed out (a dense operand is), except blocks that another region shares. Where
+//!   there are none, every block of a table is touched: it is the largest of the parts.
 //! - All pages of the launch are spread over these blocks alone, evenly. Where they would not
 //!   fit, the blocks are used whole.
 //! - A page of 4 KiB counts whole, though a row may be a few sectors of it.
@@ -58,15 +58,28 @@ impl Thinner {
     ) {
         self.runs.clear();
         self.others.clear();
+        let mut largest: Option<Region> = None;
         for region in regions.filter(|region| region.bytes > 0) {
             let whole = (region.address | region.bytes).is_multiple_of(BLOCK_BYTES);
-            let first = region.address / BLOCK_BYTES;
-            let end = (region.end() - 1) / BLOCK_BYTES + 1;
-            if whole && !is_part(region) {
-                self.runs.push((first, end));
-            } else {
-                self.others.push((first, end));
+            if !is_part(region) {
+                let into = if whole {
+                    &mut self.runs
+                } else {
+                    &mut self.others
+                };
+                into.push(blocks_of(region));
+                continue;
             }
+            if largest.is_none_or(|largest| largest.bytes < region.bytes) {
+                largest = Some(region);
+            }
+            self.others.push(blocks_of(region));
+        }
+        if self.runs.is_empty()
+            && let Some(table) = largest.map(blocks_of)
+        {
+            self.others.retain(|&other| other != table);
+            self.runs.push(table);
         }
         merge(&mut self.runs);
         merge(&mut self.others);
@@ -111,6 +124,12 @@ impl Thinner {
             }
         }
     }
+}
+
+/// First block of a region and the one behind it, by address over 2 MiB.
+fn blocks_of(region: Region) -> (u64, u64) {
+    let end = (region.end() - 1) / BLOCK_BYTES + 1;
+    (region.address / BLOCK_BYTES, end)
 }
 
 /// Sorts ranges and joins those that touch.
@@ -194,6 +213,39 @@ mod tests {
         });
         assert_eq!((leaves, pages), (12, 23));
         assert_eq!(used[5..], [(32, 512); 3], "dense, or shared with dense");
+    }
+
+    #[test]
+    fn a_table_of_which_every_block_is_touched_is_used_as_far_as_the_launch_says() {
+        let at = |block: u64, bytes: u64| Region {
+            address: (FIRST + block) * BLOCK_BYTES,
+            bytes,
+        };
+        // It ends within a block that the indices share.
+        let (table, indices) = (at(0, 3 * BLOCK_BYTES + 4096), at(4, BLOCK_BYTES));
+        let addresses: Vec<u64> = (0..5).map(|block| at(block, 0).address).collect();
+        let mut accesses: Vec<Access> = (0..5)
+            .map(|block| Access::whole(Block(block), Leaves::ALL, Mode::Update))
+            .collect();
+        accesses[3].leaves = Leaves(1);
+        let indexed = Indexed {
+            pages: 30,
+            leaves: 12,
+        };
+        // Read and written: the same region twice.
+        let regions = [indices, table, table].into_iter();
+        let (is_part, thinned) = (|_| true, &mut Vec::new());
+        Thinner::default().thin(
+            &mut accesses,
+            regions,
+            is_part,
+            &addresses,
+            indexed,
+            thinned,
+        );
+        assert_eq!(used(&accesses)[..3], [(4, 10); 3]);
+        assert_eq!(accesses[3].leaves, Leaves(1));
+        assert_eq!(used(&accesses)[4], (32, 512), "dense");
     }
 
     #[test]
