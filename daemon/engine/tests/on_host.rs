@@ -14,6 +14,8 @@ const TABLE: u64 = 1 << 40;
 const BLOCKS: u64 = 96;
 const DEVICE_BLOCKS: u64 = 64;
 const GRANULE: u64 = 64 << 10;
+/// Where the link is slow.
+const PREFETCH_LAUNCHES: u64 = 40;
 const STREAM: StreamId = StreamId(0);
 
 /// A device whose launches read rows of a table at random, and its driver.
@@ -22,6 +24,8 @@ struct Lookups {
     now: u64,
     launches: u64,
     random: u64,
+    /// Those that rows are in.
+    blocks: std::ops::Range<u64>,
     /// How often the rows to choose from are narrowed at random: none, and all are as likely.
     skew: u32,
     /// Launches after which other rows are popular, by a third of the table.
@@ -38,6 +42,9 @@ struct Lookups {
     /// Blocks on the device and what of them is there, the longest there first.
     resident: VecDeque<(u64, u64)>,
     stays: BTreeMap<u64, bool>,
+    /// A prefetch takes as long as so many launches: these are under way.
+    slow_link: bool,
+    under_way: VecDeque<Command>,
     /// Commands by operation, in blocks.
     ordered: BTreeMap<&'static str, u64>,
 }
@@ -48,6 +55,11 @@ impl Lookups {
     }
 
     fn with_profile(pool: bool, profile: &Profile) -> Self {
+        Self::with_tables(1, pool, profile)
+    }
+
+    /// So many tables, one behind the other, each of which is larger than the device.
+    fn with_tables(tables: u64, pool: bool, profile: &Profile) -> Self {
         let mut config = Config::new(PolicyKind::Foresight, Bytes(DEVICE_BLOCKS * BLOCK_BYTES));
         config.use_on_host = true;
         let mut lookups = Self {
@@ -55,6 +67,7 @@ impl Lookups {
             now: 0,
             launches: 0,
             random: 7,
+            blocks: 0..tables * BLOCKS,
             skew: 0,
             shift: None,
             rows: 24,
@@ -64,18 +77,20 @@ impl Lookups {
             takes_advice: true,
             resident: VecDeque::new(),
             stays: BTreeMap::new(),
+            slow_link: false,
+            under_way: VecDeque::new(),
             ordered: BTreeMap::new(),
         };
-        let range = Range {
-            address: TABLE,
-            bytes: BLOCKS * BLOCK_BYTES,
-        };
-        lookups.tell(&Event::Alloc {
-            range,
-            pool,
-            prefetched: false,
-            on_host: true,
-        });
+        let bytes = BLOCKS * BLOCK_BYTES;
+        for table in 0..tables {
+            let address = TABLE + table * bytes;
+            lookups.tell(&Event::Alloc {
+                range: Range { address, bytes },
+                pool,
+                prefetched: false,
+                on_host: true,
+            });
+        }
         lookups.tell(&Event::Function {
             function: FunctionId(0),
             name: "gather",
@@ -121,9 +136,10 @@ impl Lookups {
 
     /// The block of a row; low ones are hot where there is skew, until that shifts.
     fn row(&mut self) -> u64 {
-        let rows = (0..self.skew).fold(BLOCKS, |rows, _| self.random() % rows + 1);
+        let blocks = self.blocks.end - self.blocks.start;
+        let rows = (0..self.skew).fold(blocks, |rows, _| self.random() % rows + 1);
         let shifts = self.shift.map_or(0, |shift| self.launches / shift);
-        (self.random() % rows + shifts * BLOCKS / 3) % BLOCKS
+        self.blocks.start + (self.random() % rows + shifts * blocks / 3) % blocks
     }
 
     /// So many launches, of [`Lookups::rows`] each.
@@ -146,6 +162,11 @@ impl Lookups {
                 self.decide();
             }
             self.now += 50;
+            if self.launches.is_multiple_of(PREFETCH_LAUNCHES)
+                && let Some(command) = self.under_way.pop_front()
+            {
+                self.complete(command);
+            }
             self.tell(&Event::Progress {
                 stream: STREAM,
                 seq,
@@ -212,31 +233,33 @@ impl Lookups {
     fn decide(&mut self) {
         let mut commands = Vec::new();
         self.engine.decide(Micros(self.now), &mut commands);
-        for Command {
-            queue,
-            id,
-            operation,
-            range,
-            ..
-        } in commands
-        {
-            let name = match operation {
+        for command in commands {
+            let name = match command.operation {
                 Operation::UseOnHost => "use-on-host",
                 Operation::LetMigrate => "let-migrate",
                 Operation::Prefetch => "prefetch",
                 _ => "other",
             };
-            *self.ordered.entry(name).or_default() += range.bytes / BLOCK_BYTES;
-            let advice = matches!(operation, Operation::UseOnHost | Operation::LetMigrate);
-            if advice && !self.takes_advice {
-                self.tell(&Event::Refused { queue, id });
-                continue;
+            *self.ordered.entry(name).or_default() += command.range.bytes / BLOCK_BYTES;
+            if self.slow_link && command.operation == Operation::Prefetch {
+                self.under_way.push_back(command);
+            } else {
+                self.complete(command);
             }
-            for id in range.blocks() {
-                self.carry_out(operation, id);
-            }
-            self.tell(&Event::Completed { queue, id });
         }
+    }
+
+    fn complete(&mut self, command: Command) {
+        let (queue, id, operation) = (command.queue, command.id, command.operation);
+        let advice = matches!(operation, Operation::UseOnHost | Operation::LetMigrate);
+        if advice && !self.takes_advice {
+            self.tell(&Event::Refused { queue, id });
+            return;
+        }
+        for id in command.range.blocks() {
+            self.carry_out(operation, id);
+        }
+        self.tell(&Event::Completed { queue, id });
     }
 
     fn carry_out(&mut self, operation: Operation, id: BlockId) {
@@ -311,6 +334,44 @@ fn a_long_launch_that_runs_is_no_reason_to_compare() {
     lookups.run_turns(12);
     assert_eq!(lookups.on_host(), BLOCKS);
     assert_eq!(lookups.ordered("let-migrate"), 0);
+}
+
+#[test]
+fn what_one_turn_does_otherwise_is_no_reason_to_compare() {
+    let mut lookups = Lookups::new(false);
+    let turns = (0..40).take_while(|_| {
+        lookups.run_turns(1);
+        lookups.on_host() == 0
+    });
+    assert!(turns.count() < 39, "it is used on the host");
+    lookups.run_turns(6);
+    let usual = std::mem::replace(&mut lookups.host_us, 1_000);
+    lookups.run_turns(1);
+    lookups.host_us = usual;
+    lookups.run_turns(4);
+    assert_eq!(lookups.ordered("let-migrate"), 0);
+    lookups.host_us = 1_000;
+    lookups.run_turns(4);
+    assert!(lookups.ordered("let-migrate") > 0, "what goes on is one");
+}
+
+#[test]
+fn tables_that_are_found_soon_after_each_other_are_tried_together() {
+    let mut lookups = Lookups::with_tables(2, false, &Profile::default());
+    lookups.slow_link = true;
+    for table in 0..2 {
+        lookups.blocks = table * BLOCKS..(table + 1) * BLOCKS;
+        // Frames are settled once the launches before would have been over twice.
+        lookups.fault_us = 300 - table * 200;
+        let launches = (0..100).take_while(|_| {
+            lookups.run(1);
+            lookups.on_host() <= table * BLOCKS
+        });
+        let launches = launches.count() as u64;
+        assert!(launches < PREFETCH_LAUNCHES, "{launches}, table {table}");
+    }
+    lookups.run(400);
+    assert_eq!(lookups.on_host(), 2 * BLOCKS);
 }
 
 #[test]

@@ -16,8 +16,8 @@
 //! more than the same launches were before. Who is faster so is tried on the host once more, lest
 //! it was the launches that had changed. Such a comparison costs a turn of the program at most.
 //! It is done after many turns, and each time after twice as many; and soon where launches begin to
-//! take much longer than they did on the host: what is popular now is not on the device, and
-//! migrating for a while brings it.
+//! take much longer than they did on the host, for more than a turn: what is popular now is not on
+//! the device, and migrating for a while brings it.
 //!
 //! What a launch is known to use, in other allocations, is fetched before as ever, and may have
 //! the frames.
@@ -117,8 +117,10 @@ struct Kept {
     /// The least that a launch took since, microseconds, and what it took when they were compared.
     least_us: f64,
     compared_us: f64,
-    /// After how many turns to do it again where launches take much longer than that.
+    /// After how many turns to do it again where launches take much longer than that, and since
+    /// which launch they do.
     soon: u64,
+    risen: Option<u64>,
 }
 
 impl Kept {
@@ -144,7 +146,14 @@ impl Kept {
             self.soon = SETTLE;
         }
         let risen = last.launch_us > self.least_us * RISEN;
-        let wait = if risen {
+        // What one turn does otherwise is over with it.
+        self.risen = if risen {
+            self.risen.or(Some(now.0))
+        } else {
+            None
+        };
+        let lasts = self.risen.is_some_and(|since| now.0 >= since + launches);
+        let wait = if lasts {
             self.wait.min(self.soon)
         } else {
             self.wait
@@ -190,6 +199,7 @@ impl OnHost {
         self.resume(now, world, stats, commands);
         self.fetch_rest(now, world, stats, commands);
         if self.trial.is_some() {
+            self.join(now, world, stats, commands);
             self.judge(now, world, stats, commands);
         } else if !self.compare(now, world, stats, commands) {
             self.find(now, world, stats, commands);
@@ -219,6 +229,7 @@ impl OnHost {
             least_us: f64::INFINITY,
             compared_us: 0.0,
             soon: SETTLE,
+            risen: None,
         });
     }
 
@@ -266,6 +277,30 @@ impl OnHost {
         });
         let addresses = coldest(world, &found.visited);
         self.stay(now, addresses, world, stats, commands);
+    }
+
+    /// What is found while frames settle is tried together with the others: while they are tried
+    /// nothing else can be.
+    fn join(
+        &mut self,
+        now: Micros,
+        world: &mut World,
+        stats: &mut Stats,
+        commands: &mut Vec<Command>,
+    ) {
+        let settles = |trial: &&Trial| trial.question == Question::Stay && trial.since.is_none();
+        if self.trial.as_ref().filter(settles).is_none() {
+            return;
+        }
+        let (moment, turn) = ((world.floor(), now), turn(world));
+        let Some(found) = world.visits.sparse(world.capacity, moment, turn) else {
+            return;
+        };
+        let addresses = coldest(world, &found.visited);
+        self.leave(now, &addresses, world, stats, commands);
+        if let Some(trial) = &mut self.trial {
+            trial.addresses.extend(addresses);
+        }
     }
 
     /// Begins a trial, by what launches took until now.
@@ -390,8 +425,8 @@ impl OnHost {
         true
     }
 
-    /// They stay on the host; a launch took so long when that was last in question. Those of which there is no doubt are
-    /// compared together.
+    /// They stay on the host; a launch took so long when that was last in question. Those of which
+    /// there is no doubt are compared together.
     fn keep(&mut self, mut trial: Trial, launch_us: f64, floor: u64) {
         let mut kept = self.kept.iter_mut();
         if trial.wait >= COMPARE
@@ -410,6 +445,7 @@ impl OnHost {
             least_us: f64::INFINITY,
             compared_us: launch_us,
             soon: trial.soon,
+            risen: None,
         });
     }
 
