@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Engine;
 use crate::access::{Access, Argument, geometry, shape};
 use crate::event::{Copy, Launch};
+use crate::hash::mix;
 use crate::identity::UNKNOWN;
 use crate::units::{Range, TICKS};
 use crate::world::block::Set;
@@ -12,6 +13,8 @@ use crate::{Seq, StreamId};
 
 /// Most argument words looked at.
 const WORDS: usize = 128;
+/// What a launch without pointers runs, as the history has it: it repeats none but itself.
+const NO_CODE: u32 = u32::MAX;
 
 impl Engine {
     pub(super) fn launch(&mut self, launch: &Launch<'_>) {
@@ -74,7 +77,16 @@ impl Engine {
         self.stats.launches += 1;
         let world = &mut self.world;
         let set: Set = access.set.clone();
-        let position = world.history.push(exec);
+        let code = arguments.first().map_or(NO_CODE, |first| first.function);
+        let memory = &world.memory;
+        // Parts that a framework tells of are named by what they are for, wherever they lie.
+        let plain = arguments.iter().filter_map(|argument| {
+            let allocation = memory.allocation_at(argument.address)?;
+            let offset = argument.address - allocation.range.address;
+            let word = u64::from(argument.function) << 32 | u64::from(argument.word);
+            (!allocation.pool).then(|| mix(mix(allocation.name, offset), word))
+        });
+        let position = world.history.push((exec, code), plain);
         let stale = world.history.stale().min(world.floor().saturating_sub(1));
         let (begin, stale) = (position * TICKS, stale * TICKS + TICKS - 1);
         let lag = world.history.lag();

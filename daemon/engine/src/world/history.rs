@@ -4,7 +4,9 @@
 //! the program made them. Knows nothing of blocks' residency.
 
 use std::collections::VecDeque;
+use std::iter;
 
+use super::anchors::Anchors;
 use crate::hash::{Map, mix};
 
 /// Lengths of the contexts by which a lost place is found again, longest first.
@@ -19,6 +21,8 @@ const OPENING: usize = 1 << 14;
 #[derive(Debug)]
 struct Entry {
     exec: u32,
+    /// What it runs, whatever on.
+    code: u32,
     /// Blocks with content once it was over.
     live: u32,
     contexts: [u64; CONTEXTS.len()],
@@ -45,6 +49,7 @@ pub(crate) struct History {
     restored: u64,
     /// Most of `live` in each part of [`CHUNK`] positions; the first one holds `first`.
     peaks: VecDeque<u32>,
+    anchors: Anchors,
 }
 
 impl History {
@@ -61,6 +66,7 @@ impl History {
             peaks: VecDeque::new(),
             opening: Vec::new(),
             restored: 0,
+            anchors: Anchors::default(),
         }
     }
 
@@ -147,12 +153,17 @@ impl History {
         (now, peak)
     }
 
-    /// Adds a launch and returns its position.
-    pub(crate) fn push(&mut self, exec: u32) -> u64 {
+    /// Adds a launch, by its execution ID and what it runs, and returns its position. `pointers`
+    /// are what it was given, and where.
+    pub(crate) fn push(
+        &mut self,
+        (exec, code): (u32, u32),
+        pointers: impl Iterator<Item = u64>,
+    ) -> u64 {
         let position = self.head() + 1;
         let contexts = self.contexts(exec);
         let lag = self.lag();
-        self.follow(exec, &contexts);
+        self.follow((exec, code), &contexts, pointers);
         for (map, &context) in self.seen.iter_mut().zip(&contexts) {
             if context != 0 {
                 map.insert(context, position);
@@ -161,6 +172,7 @@ impl History {
         let live = self.ring.back().map_or(0, |entry| entry.live);
         self.ring.push_back(Entry {
             exec,
+            code,
             live,
             contexts,
         });
@@ -200,7 +212,12 @@ impl History {
     }
 
     /// Moves the place in the past along with a launch that is not in the ring yet.
-    fn follow(&mut self, exec: u32, contexts: &[u64; CONTEXTS.len()]) {
+    fn follow(
+        &mut self,
+        (exec, code): (u32, u32),
+        contexts: &[u64; CONTEXTS.len()],
+        pointers: impl Iterator<Item = u64>,
+    ) {
         let head = self.head();
         if let Some(matched) = self.matched {
             let expects = |ahead: u64| self.entry(matched + ahead).is_some_and(|e| e.exec == exec);
@@ -210,13 +227,20 @@ impl History {
                 if matched + ahead <= head && expects(ahead) {
                     self.matched = Some(matched + ahead);
                     self.misses = 0;
+                    self.anchors.expected(head + 1 - (matched + ahead));
                     return;
                 }
             }
         }
+        let place = self.place_by_pointers(code, pointers);
         self.misses += 1;
         let known = self.matched.is_some();
         for (index, context) in contexts.iter().enumerate() {
+            // A few launches that are the same may be others of many, as fills are.
+            if index == 1 && place.is_some() {
+                (self.matched, self.misses) = (place, 0);
+                return;
+            }
             // A single launch is too weak a sign to give up a place for, or to find one
             // by while the last place may still come back.
             if CONTEXTS[index] == 1 && known {
@@ -235,6 +259,23 @@ impl History {
             self.matched = None;
             self.misses = 0;
         }
+    }
+
+    /// The place in the past that pointers tell of, for a launch that is not in the ring yet: the
+    /// one from which on the present repeats the most, of where it was and where the last launches
+    /// agree that it is.
+    fn place_by_pointers(&mut self, code: u32, pointers: impl Iterator<Item = u64>) -> Option<u64> {
+        let position = self.head() + 1;
+        if !self.anchors.unexpected(position, pointers) {
+            return None;
+        }
+        let runs_the_same = |place: &u64| self.entry(*place).is_some_and(|e| e.code == code);
+        let elected = self.anchors.elected();
+        let elected = elected.and_then(|lag| position.checked_sub(lag));
+        let next = self.matched.map(|matched| matched + 1);
+        let agreed = next.filter(|place| self.anchors.agree_on(position - place));
+        let places = elected.into_iter().chain(agreed);
+        places.filter(runs_the_same).min()
     }
 
     fn drop_oldest(&mut self) {
@@ -282,7 +323,7 @@ impl History {
     /// its first launch on.
     pub(crate) fn restore(&mut self, launches: &[(u32, u32)]) {
         for &(exec, live) in launches {
-            let position = self.push(exec);
+            let position = self.push((exec, exec), iter::empty());
             self.set_live(position, u64::from(live));
         }
         self.opening.clear();
@@ -296,6 +337,7 @@ impl History {
         let contexts: usize = self.seen.iter().map(|map| map.capacity()).sum();
         let opening = self.opening.capacity() * size_of::<(u32, u32)>();
         (self.ring.capacity() * size_of::<Entry>() + opening + contexts * 24) as u64
+            + self.anchors.bytes()
     }
 }
 
@@ -305,7 +347,7 @@ mod tests {
 
     fn run(history: &mut History, execs: impl IntoIterator<Item = u32>) {
         for exec in execs {
-            history.push(exec);
+            history.push((exec, exec), iter::empty());
         }
     }
 
@@ -346,6 +388,22 @@ mod tests {
     }
 
     #[test]
+    fn a_place_is_found_by_weights_where_all_else_differs() {
+        let mut history = History::new(1000);
+        for turn in 0..3 {
+            for launch in 0..50 {
+                let exec = turn * 50 + launch;
+                // Sometimes there is another launch in between.
+                if launch == 20 && turn == 2 {
+                    history.push((999, 999), iter::once(999));
+                }
+                history.push((exec, launch % 5), iter::once(u64::from(launch)));
+            }
+        }
+        assert_eq!(history.lag(), Some(51));
+    }
+
+    #[test]
     fn the_ring_keeps_its_limit_and_counts_what_it_drops() {
         let mut history = History::new(50);
         run(&mut history, (0..200).map(|n| n % 20));
@@ -359,7 +417,7 @@ mod tests {
     fn the_most_live_blocks_of_a_stretch_are_found_across_its_parts() {
         let mut history = History::new(1000);
         for position in 1..=300 {
-            history.push(0);
+            history.push((0, 0), iter::empty());
             history.set_live(position, if position == 200 { 90 } else { position % 7 });
         }
         assert_eq!(history.live_within(3, 190), (2, 6));
@@ -377,7 +435,7 @@ mod tests {
     fn live_blocks_are_forgotten_with_their_launches() {
         let mut history = History::new(100);
         for position in 1..=500 {
-            history.push(0);
+            history.push((0, 0), iter::empty());
             history.set_live(position, if position < 450 { 50 } else { 5 });
         }
         assert_eq!(history.live_within(460, 500), (5, 5));

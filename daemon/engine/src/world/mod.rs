@@ -3,6 +3,7 @@
 //! Owns the state that events change and commands hold; every policy reads the same
 //! world. Decides nothing.
 
+mod anchors;
 pub(crate) mod block;
 pub(crate) mod chance;
 mod foretell;

@@ -20,7 +20,7 @@ fn evicted_meanwhile() -> (World, u32) {
     };
     world.alloc(range, false, Residency::Host, &mut stats);
     let set: Arc<[Extent]> = Arc::from([Extent { first: 1, count: 1 }]);
-    let position = world.history.push(0);
+    let position = world.history.push((0, 0), std::iter::empty());
     let slots: Vec<u32> = world.slots(&set).collect();
     let slot = slots[0];
     world
@@ -93,7 +93,7 @@ fn what_faults_unforeseen_is_expected_again_a_cycle_later() {
     let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
     let other = other.expect("the second block");
     for exec in [1, 2, 3, 0, 1, 2, 3, 0, 1] {
-        world.history.push(exec);
+        world.history.push((exec, exec), std::iter::empty());
     }
     assert_eq!(world.next_use(other), NEVER);
     world.blocks.get_mut(other).surprised = 2 * TICKS;
@@ -109,7 +109,7 @@ fn a_block_that_the_cycle_is_wrong_of_is_kept_for_its_own_next_turn() {
     world.window.pass(StreamId(0), Seq(1));
     assert!(world.window.pop().is_some());
     for position in 2..=1210 {
-        world.history.push(position);
+        world.history.push((position, position), std::iter::empty());
         if position % 100 == 0 {
             let moment = u64::from(position) * TICKS;
             world.blocks.will_use(other, moment, 0, Some(70));
@@ -205,7 +205,7 @@ fn what_a_launch_used_by_chance_is_kept_for_the_next_time_and_fetched_once_that_
     let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
     let other = other.expect("the second block");
     for exec in [1, 2, 3, 0, 1, 2, 3, 0, 1] {
-        world.history.push(exec);
+        world.history.push((exec, exec), std::iter::empty());
     }
     let by_chance = |world: &mut World, position| {
         let lag = world.history.lag();
@@ -228,7 +228,7 @@ fn what_is_used_by_chance_in_most_cycles_is_kept_though_nobody_sees_it_used() {
     let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
     let other = other.expect("the second block");
     for exec in [1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1] {
-        world.history.push(exec);
+        world.history.push((exec, exec), std::iter::empty());
     }
     let kind = world.blocks.chances.kind(7, 2, 10);
     let block = world.blocks.get_mut(other);
@@ -330,7 +330,7 @@ fn guessed_births_are_trusted_as_far_as_they_came_true_until_a_cycle_is_known() 
     );
     assert_eq!(world.births_trusted(), after_use, "a wrong guess stays one");
     for exec in [0, 1, 0, 1] {
-        world.history.push(exec);
+        world.history.push((exec, exec), std::iter::empty());
     }
     assert!(world.history.lag().is_some());
     assert_eq!(world.births_trusted(), u64::MAX);
@@ -443,7 +443,7 @@ fn handed_out() -> (World, Stats, u32) {
     let slot = world.blocks.find(BlockId(1)).expect("it is tracked");
     let set: Arc<[Extent]> = Arc::from([Extent { first: 1, count: 1 }]);
     let (loose, sweep) = (Arc::from([]), None);
-    let position = world.history.push(0);
+    let position = world.history.push((0, 0), std::iter::empty());
     let access = Access { set, loose, sweep };
     let call = (Seq(1), StreamId(0));
     world

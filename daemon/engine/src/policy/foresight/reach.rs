@@ -189,7 +189,7 @@ mod tests {
         let mut look = |world: &mut World, us: u64, busy: bool| {
             for _ in 0..Reach::LAUNCHES {
                 let novel = world.history.head() as u32;
-                world.history.push(novel);
+                world.history.push((novel, novel), std::iter::empty());
             }
             (reach.idle, reach.missed) = (!busy, busy);
             reach.adapt(Micros(us), world);
