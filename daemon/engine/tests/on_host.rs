@@ -101,6 +101,17 @@ impl Lookups {
         lookups
     }
 
+    /// One whose table came to be used on the host in turns of the program.
+    fn on_host_by_turns() -> Self {
+        let mut lookups = Self::new(false);
+        let turns = (0..40).take_while(|_| {
+            lookups.run_turns(1);
+            lookups.on_host() == 0
+        });
+        assert!(turns.count() < 39, "it is used on the host");
+        lookups
+    }
+
     fn hand_out(&mut self) {
         let range = Range {
             address: TABLE,
@@ -325,12 +336,7 @@ fn a_table_of_which_rows_are_looked_up_at_random_is_used_on_the_host() {
 
 #[test]
 fn a_long_launch_that_runs_is_no_reason_to_compare() {
-    let mut lookups = Lookups::new(false);
-    let turns = (0..40).take_while(|_| {
-        lookups.run_turns(1);
-        lookups.on_host() == 0
-    });
-    assert!(turns.count() < 39, "it is used on the host");
+    let mut lookups = Lookups::on_host_by_turns();
     lookups.run_turns(12);
     assert_eq!(lookups.on_host(), BLOCKS);
     assert_eq!(lookups.ordered("let-migrate"), 0);
@@ -338,12 +344,7 @@ fn a_long_launch_that_runs_is_no_reason_to_compare() {
 
 #[test]
 fn what_one_turn_does_otherwise_is_no_reason_to_compare() {
-    let mut lookups = Lookups::new(false);
-    let turns = (0..40).take_while(|_| {
-        lookups.run_turns(1);
-        lookups.on_host() == 0
-    });
-    assert!(turns.count() < 39, "it is used on the host");
+    let mut lookups = Lookups::on_host_by_turns();
     lookups.run_turns(6);
     let usual = std::mem::replace(&mut lookups.host_us, 1_000);
     lookups.run_turns(1);
@@ -396,6 +397,33 @@ fn it_migrates_again_where_launches_take_longer_so() {
     let trials = lookups.ordered("use-on-host") / BLOCKS;
     lookups.run(400);
     assert!(lookups.ordered("use-on-host") / BLOCKS <= trials + 1);
+}
+
+/// How many times as long as a trial of so many tables it took, in vain, nothing was tried after it.
+fn patience(tables: u64) -> u64 {
+    let mut lookups = Lookups::with_tables(tables, false, &Profile::default());
+    lookups.host_us = 2_000;
+    let when = |lookups: &mut Lookups, name: &str, count: u64| {
+        for _ in 0..4_000 {
+            if lookups.ordered(name) >= count {
+                return lookups.now;
+            }
+            lookups.run(1);
+        }
+        panic!("{name} of {count} blocks never came");
+    };
+    let all = tables * BLOCKS;
+    let begun = when(&mut lookups, "use-on-host", all);
+    let ended = when(&mut lookups, "let-migrate", all);
+    let again = when(&mut lookups, "use-on-host", all + BLOCKS);
+    (again - ended) / (ended - begun)
+}
+
+#[test]
+fn those_that_were_tried_together_in_vain_are_tried_again_sooner() {
+    let (alone, together) = (patience(1), patience(4));
+    assert!(alone >= 32, "{alone}");
+    assert!((8..24).contains(&together), "{together}");
 }
 
 #[test]

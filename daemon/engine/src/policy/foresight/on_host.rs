@@ -58,8 +58,11 @@ const HOT: f64 = 4.0;
 /// Nobody is expected to be so many times as fast in the rest of a trial.
 const MAKES_UP: f64 = 2.0;
 /// After a disappointment nothing is tried for so many times as long as the trial took, and for
-/// four times that after each further one: all of them cost little.
+/// four times that after each further one: all of them cost little. Of several that were tried
+/// together one may have been wrong: as many wait so much shorter, but [`LEAST_PATIENCE`], and are
+/// tried one by one then.
 const PATIENCE: u64 = 32;
+const LEAST_PATIENCE: u64 = 2;
 
 /// Why allocations are treated otherwise than before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -495,7 +498,9 @@ impl OnHost {
         match (trial.question, slower) {
             (Question::Stay | Question::StayAgain, true) => {
                 let took_us = now.0.saturating_sub(trial.begun.1.0);
-                let until = Micros(now.0.saturating_add(took_us.saturating_mul(PATIENCE)));
+                let together = trial.addresses.len().max(1) as u64;
+                let patience = (PATIENCE / together).max(LEAST_PATIENCE);
+                let until = Micros(now.0.saturating_add(took_us.saturating_mul(patience)));
                 for address in trial.addresses {
                     world.visits.disappointed(address, now, until);
                     let_migrate(now, address, Reason::Slower, world, stats, commands);

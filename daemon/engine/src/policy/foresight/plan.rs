@@ -245,7 +245,9 @@ fn withheld(policy: &Foresight) -> Stop {
     }
 }
 
-/// Drops dead content where frames are wanted sooner than it is born again.
+/// Drops dead content where frames are wanted sooner than it is born again, also by what is dead
+/// itself and has none: once the program is handed out memory, its frame cannot be taken any more,
+/// and whoever launches far ahead is handed out much of it long before it is born.
 fn discard_dead(
     policy: &mut Foresight,
     now: Micros,
@@ -259,10 +261,17 @@ fn discard_dead(
     }
     let mut have = world.free_frames(world.capacity) + world.blocks.moving_out() as i64;
     let met = (have - reserve).max(0) as usize;
-    let mut needs = near_needs(policy, world).into_iter().skip(met);
+    let needs = near_needs(policy, world);
+    // Free frames beyond those needs: so many of what is not handed out yet have theirs.
+    let mut left = met.saturating_sub(needs.len());
+    let mut needs = needs.into_iter().skip(met);
     while let Some((key, slot)) = policy.ranks.dead.last() {
         let need = if have >= reserve {
-            match needs.next() {
+            let next = needs.next().or_else(|| {
+                left += 1;
+                policy.ranks.unborn.nth(left - 1).map(|(at, _)| at)
+            });
+            match next {
                 Some(at) if at < key => Some(at),
                 _ => break,
             }
