@@ -376,6 +376,26 @@ fn tables_that_are_found_soon_after_each_other_are_tried_together() {
 }
 
 #[test]
+fn a_table_that_is_found_while_others_are_compared_is_tried_with_them() {
+    let mut lookups = Lookups::with_tables(2, false, &Profile::default());
+    lookups.blocks = 0..BLOCKS;
+    let mut until_found = |blocks: u64| {
+        let launches = (0..100).take_while(|_| {
+            lookups.run(1);
+            lookups.on_host() < blocks
+        });
+        let launches = launches.count();
+        // So many rows show soon of the other one that these had better stay.
+        (lookups.blocks, lookups.rows) = (BLOCKS..2 * BLOCKS, 48);
+        launches
+    };
+    until_found(BLOCKS);
+    // Frames are settled at once, and launches compared over sixteen.
+    let launches = until_found(2 * BLOCKS);
+    assert!(launches < 16, "{launches}");
+}
+
+#[test]
 fn launches_that_look_up_many_rows_show_soon_that_these_had_better_stay() {
     let mut lookups = Lookups::new(false);
     lookups.rows = 400;

@@ -282,8 +282,8 @@ impl OnHost {
         self.stay(now, addresses, world, stats, commands);
     }
 
-    /// What is found while frames settle is tried together with the others: while they are tried
-    /// nothing else can be.
+    /// What is found soon after others is tried together with them, from then on: while they are
+    /// tried nothing else can be.
     fn join(
         &mut self,
         now: Micros,
@@ -291,11 +291,14 @@ impl OnHost {
         stats: &mut Stats,
         commands: &mut Vec<Command>,
     ) {
-        let settles = |trial: &&Trial| trial.question == Question::Stay && trial.since.is_none();
-        if self.trial.as_ref().filter(settles).is_none() {
+        let (moment, turn) = ((world.floor(), now), turn(world));
+        let young = |trial: &&Trial| {
+            let passed = moment.0.saturating_sub(trial.begun.0);
+            trial.question == Question::Stay && passed < 2 * SETTLE * trial.launches
+        };
+        if self.trial.as_ref().filter(young).is_none() {
             return;
         }
-        let (moment, turn) = ((world.floor(), now), turn(world));
         let Some(found) = world.visits.sparse(world.capacity, moment, turn) else {
             return;
         };
@@ -303,6 +306,7 @@ impl OnHost {
         self.leave(now, &addresses, world, stats, commands);
         if let Some(trial) = &mut self.trial {
             trial.addresses.extend(addresses);
+            trial.since = None;
         }
     }
 
