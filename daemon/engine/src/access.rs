@@ -30,8 +30,9 @@ const BYTES_PER_THREAD: u64 = 4;
 const BLIND_BYTES_PER_THREAD: u64 = 16;
 /// Where threads touch more than this, the object is taken as used to its end.
 const MOST_BYTES_PER_THREAD: u64 = 64;
-/// A launch that uses more than one in this many of the device's blocks is followed on its
-/// way through them.
+/// A launch that uses more blocks than this, or more than one in so many of a small device's, is
+/// followed on its way through them.
+const SWEEP_BLOCKS: u64 = 128;
 const SWEEP_SHARE: u64 = 8;
 
 /// How an argument points into plain allocations.
@@ -54,8 +55,7 @@ pub(crate) struct Access {
     pub set: Set,
     /// Memory of which it uses an unknown part.
     pub loose: Set,
-    /// Of a launch that uses a large part of the device: its arguments' blocks, argument
-    /// by argument. It goes through all of them side by side.
+    /// Of a launch that uses many blocks: its arguments' blocks, argument by argument. It goes through all of them side by side.
     pub sweep: Option<Set>,
 }
 
@@ -82,8 +82,8 @@ pub(crate) struct Accesses {
     /// Functions that were given pointers into the middle of pool parts: the others mean
     /// parts whole.
     tiled: Map<u32, ()>,
-    /// Execution IDs that were seen to reach beyond the next landmark.
-    beyond: Map<u32, ()>,
+    /// Arguments, by execution ID and word, that were seen to reach beyond the next landmark.
+    beyond: Map<(u32, u32), ()>,
     /// Which arguments are used here and there.
     pub scatter: Scatter,
     /// Whether launches of a function use all of arguments that are larger than fits.
@@ -131,7 +131,6 @@ impl Accesses {
         let grid = launch.grid.iter().map(|&n| u64::from(n));
         let block = launch.block.iter().map(|&n| u64::from(n));
         let threads = grid.chain(block).fold(1, u64::saturating_mul);
-        let beyond = self.beyond.contains_key(&exec);
         let geometry = geometry(launch);
         let mut ranges = Vec::with_capacity(objects.len());
         let mut least = Vec::with_capacity(objects.len());
@@ -144,7 +143,7 @@ impl Accesses {
                 self.tiled.insert(launch.function.0, ());
             }
             let whole = object.part && !self.tiled.contains_key(&launch.function.0);
-            if beyond || whole {
+            if whole || self.beyond.contains_key(&(exec, index as u32)) {
                 (range.bytes, small.bytes) = (object.rest_bytes, object.rest_bytes);
             }
             let (moves, reach) = self.habit(key, object);
@@ -240,7 +239,7 @@ impl Accesses {
             fits
         });
         let whole: u64 = strict.iter().map(|extent| extent.count).sum();
-        let sweep = whole > self.capacity_blocks / SWEEP_SHARE;
+        let sweep = self.is_followed(whole);
         let sweep = sweep.then(|| Set::from(strict.clone()));
         normalize(&mut strict);
         // Together they must leave room to work in: the largest goes first.
@@ -259,6 +258,11 @@ impl Accesses {
         }
         normalize(&mut loose);
         self.share(exec, strict, loose, sweep)
+    }
+
+    /// Whether a launch that uses so many blocks is followed on its way through them.
+    fn is_followed(&self, blocks: u64) -> bool {
+        blocks > SWEEP_BLOCKS.min(self.capacity_blocks / SWEEP_SHARE)
     }
 
     fn share(
@@ -291,8 +295,8 @@ impl Accesses {
 
     /// Estimated size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        let flags = self.tiled.capacity() + self.beyond.capacity() + self.regular.capacity();
-        let flags = flags + 2 * self.reaches.capacity();
+        let flags = self.tiled.capacity() + self.regular.capacity();
+        let flags = flags + 2 * (self.beyond.capacity() + self.reaches.capacity());
         let habits = self.habits.capacity() * size_of::<((u32, u32), Habit)>();
         let wide = habits + self.wide.capacity() * size_of::<((u32, u32), u64)>();
         let corrections = self.corrections.capacity() * size_of::<(u32, Correction)>();

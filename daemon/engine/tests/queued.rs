@@ -1,8 +1,8 @@
 //! What is learned of launches holds for those that were queued before it was learned.
 
 use oversub_engine::{
-    BLOCK_BYTES, Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId, Launch,
-    Micros, Operation, PolicyKind, Range, Seq, StreamId,
+    BLOCK_BYTES, BlockId, Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId,
+    Launch, Micros, Operation, PolicyKind, Range, Seq, StreamId,
 };
 
 const ADDRESS: u64 = 0x7000_0000_0000;
@@ -157,4 +157,46 @@ fn launches_in_the_queue_go_as_far_as_the_first_one_wherever_they_point() {
         let found = commands.iter().any(|command| command.range == block(17));
         assert_eq!(found, fetches, "{used} blocks used: {commands:?}");
     }
+}
+
+#[test]
+fn what_launches_in_the_queue_use_is_not_over_before_they_come_to_it() {
+    const MOST: u64 = 600;
+    const REST: u64 = 100;
+    let capacity = Bytes(1_000 * BLOCK_BYTES);
+    let mut engine = Engine::new(Config::new(PolicyKind::Foresight, capacity)).unwrap();
+    obtain(&mut engine, MOST);
+    let other = Range {
+        address: 2 * ADDRESS,
+        bytes: REST * BLOCK_BYTES,
+    };
+    let alloc = Event::Alloc {
+        range: other,
+        pool: false,
+        prefetched: false,
+        on_host: true,
+    };
+    engine.step(Micros(0), &alloc);
+    // More than half of the device, and a part of it that is known to be used.
+    for seq in 1..=3 {
+        launch(&mut engine, seq, 1, &[ADDRESS, other.address]);
+    }
+    fault_and_end(&mut engine, 1, MOST);
+    // The second one has come to the middle of both.
+    let fault = Event::Fault {
+        address: block(MOST / 2).address,
+        faults: 1,
+        by_host: false,
+    };
+    engine.step(Micros(80_000), &fault);
+    let next_use = |number: u64| {
+        let id = BlockId::containing(other.address + number * BLOCK_BYTES);
+        engine.why(id).unwrap().next_use.unwrap()
+    };
+    let (passed, coming) = (next_use(0), next_use(REST - 1));
+    assert_eq!(
+        passed,
+        coming + 1,
+        "it is used by the second one and then by the third"
+    );
 }

@@ -4,9 +4,7 @@
 use super::correction::{CORRECTIONS, STRIKES};
 use std::sync::Arc;
 
-use super::{
-    Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD, SWEEP_SHARE, extent_of,
-};
+use super::{Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD, extent_of};
 use crate::identity::UNKNOWN;
 use crate::profile::{Corrected, Profile};
 use crate::units::{BLOCK_BYTES, BlockId, Range};
@@ -49,7 +47,7 @@ impl Accesses {
         let mut set = [&access.set[..], &access.loose[..]].concat();
         normalize(&mut set);
         let blocks: u64 = parts.iter().map(|extent| extent.count).sum();
-        let sweep = blocks > self.capacity_blocks / SWEEP_SHARE;
+        let sweep = self.is_followed(blocks);
         Some(Access {
             set: Arc::from(set),
             loose: Arc::from([]),
@@ -116,12 +114,13 @@ impl Accesses {
                 habit.reach = needed.max(habit.reach.saturating_mul(2));
             }
         }
-        if before.is_some_and(|argument| memory.has_landmarks(argument.address))
+        if let Some(argument) = before
+            && memory.has_landmarks(argument.address)
             && !taken_out
             && launch.exec != UNKNOWN
-            && self.beyond.len() < self.limit
+            && self.beyond.len() < self.limit * 4
         {
-            self.beyond.insert(launch.exec, ());
+            self.beyond.insert((launch.exec, argument.word), ());
         }
         let full =
             self.corrections.len() >= self.limit && !self.corrections.contains_key(&launch.exec);
@@ -225,7 +224,7 @@ impl Accesses {
     pub(crate) fn restore(&mut self, profile: &Profile) {
         self.wide.extend(profile.wide.iter().copied());
         self.tiled.extend(profile.tiled.iter().map(|&f| (f, ())));
-        self.beyond.extend(profile.beyond.iter().map(|&e| (e, ())));
+        self.beyond.extend(profile.beyond.iter().map(|&a| (a, ())));
         self.regular.extend(profile.regular.iter().copied());
         self.reaches.extend(profile.reaches.iter().copied());
         self.scatter.restore(&profile.scattered);

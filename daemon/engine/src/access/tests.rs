@@ -76,6 +76,51 @@ fn an_argument_that_goes_on_behind_a_pointer_into_its_allocation_does_so_in_ever
 }
 
 #[test]
+fn an_argument_that_goes_beyond_the_next_pointer_says_nothing_of_the_others() {
+    let (mut memory, mut accesses) = (Memory::default(), Accesses::new(1024, 100));
+    let parts = [ALLOCATION, 0x200 * BLOCK_BYTES].map(|address| Range {
+        address,
+        bytes: 64 * BLOCK_BYTES,
+    });
+    for part in parts {
+        memory.insert(part, true, part.bytes);
+        assert!(memory.begin_part(part));
+    }
+    // Both are passed in parts as well, so that each pointer means as much as up to the next.
+    let words = parts.map(|part| part.address);
+    let tiles = (1..8).map(|index| words.map(|word| word + index * 8 * BLOCK_BYTES));
+    let launched = |accesses: &mut Accesses, memory: &mut Memory, exec, words: [u64; 2]| {
+        let objects: Vec<_> = words.iter().map(|&word| memory.resolve(word)).collect();
+        let launch = launch(&words);
+        let access = accesses.launch((exec, false), &launch, &objects, memory, true);
+        blocks(&access)
+    };
+    for (exec, words) in (10..).zip(tiles) {
+        launched(&mut accesses, &mut memory, exec, words);
+    }
+    assert_eq!(
+        launched(&mut accesses, &mut memory, 5, words),
+        [(0, 16), (0x100, 16)]
+    );
+
+    let mut window = Window::new(10);
+    let access = accesses.access(5, (&[], &[]), false, &memory);
+    window.push((1, 5), (Seq(1), StreamId(0)), access, Arc::from([]));
+    let running = window.front().expect("one is queued");
+    let faulted = Argument {
+        word: 1,
+        address: words[1],
+        ..ARGUMENT
+    };
+    let id = BlockId(0x200 + 40);
+    accesses.missed(running, id, (&[faulted], true), &memory);
+    assert_eq!(
+        launched(&mut accesses, &mut memory, 5, words),
+        [(0, 16), (0x100, 64)]
+    );
+}
+
+#[test]
 fn tiles_end_where_the_next_one_begins() {
     let (mut memory, mut accesses) = one_allocation();
     let tile = |index: u64| ALLOCATION + index * 8 * BLOCK_BYTES;

@@ -5,7 +5,7 @@ use crate::access::Argument;
 use crate::units::{BlockId, TICKS};
 use crate::usefulness::Share;
 use crate::world::World;
-use crate::world::block::{Residency, Set};
+use crate::world::block::{Blocks, Residency, Set};
 use crate::world::chance::Kind;
 
 /// Most faults of one launch that are looked at.
@@ -47,7 +47,7 @@ impl Engine {
             let world = &mut self.world;
             let mut slots = std::mem::take(&mut self.slots);
             let mut left = Vec::new();
-            collect(world, &launch.set, &mut slots);
+            collect(&world.blocks, &launch.set, &mut slots);
             if world.probes && !world.without.feedback {
                 left.extend(left_alone(world, &slots, launch.position));
                 for &id in &left {
@@ -68,13 +68,13 @@ impl Engine {
                 world.used(slot, launch.position, needed);
             }
             if sampled {
-                collect(world, &launch.loose, &mut slots);
+                collect(&world.blocks, &launch.loose, &mut slots);
                 left.extend(left_alone(world, &slots, launch.position));
                 let scatter = &mut self.accesses.scatter;
                 scatter.observe(&launch.arguments, faulted, &left);
             }
             if !world.probes && world.enforce {
-                collect(world, &launch.loose, &mut slots);
+                collect(&world.blocks, &launch.loose, &mut slots);
                 for &(_, slot) in &slots {
                     world.used(slot, launch.position, Share::ALL);
                 }
@@ -106,6 +106,13 @@ impl Engine {
                 continue;
             };
             let begin = launch.position * TICKS;
+            if launch.sweep.is_none() && whole.sweep.is_some() {
+                // It was taken to use what was known of it all at once.
+                collect(&world.blocks, &launch.set, &mut self.slots);
+                for &(_, slot) in &self.slots {
+                    world.blocks.will_not_use(slot, launch.position);
+                }
+            }
             for extent in whole.sweep.as_ref().unwrap_or(&whole.set).iter() {
                 self.slots.clear();
                 let slots = world.blocks.within(extent.first, extent.end());
@@ -317,9 +324,9 @@ fn covers(set: &Set, id: BlockId) -> bool {
 }
 
 /// The blocks of a set that exist, into a list that is used again and again.
-fn collect(world: &World, set: &Set, slots: &mut Vec<(u64, u32)>) {
+fn collect(blocks: &Blocks, set: &Set, slots: &mut Vec<(u64, u32)>) {
     slots.clear();
     for extent in set.iter() {
-        slots.extend(world.blocks.within(extent.first, extent.end()));
+        slots.extend(blocks.within(extent.first, extent.end()));
     }
 }

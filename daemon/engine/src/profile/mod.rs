@@ -18,7 +18,7 @@ use bytes::{Reader, Writer, Wrong};
 /// First bytes of a profile.
 pub const MAGIC: [u8; 8] = *b"ovsprofl";
 /// Version of the format. Another one is refused: a profile is learned again in one cycle.
-pub const PROFILE_VERSION: u64 = 4;
+pub const PROFILE_VERSION: u64 = 5;
 /// Longest profile that is read or written, bytes.
 pub const PROFILE_BYTES: usize = 64 << 20;
 /// Most launches in it.
@@ -89,8 +89,8 @@ pub struct Profile {
     pub(crate) wide: Vec<((u32, u32), u64)>,
     /// Functions that are given pointers into the middle of pool parts.
     pub(crate) tiled: Vec<u32>,
-    /// Execution IDs that reach beyond the next landmark.
-    pub(crate) beyond: Vec<u32>,
+    /// Arguments, by execution ID and word, that reach beyond the next landmark.
+    pub(crate) beyond: Vec<(u32, u32)>,
     /// Whether functions use all of what is larger than fits.
     pub(crate) regular: Vec<(u32, bool)>,
     pub(crate) corrected: Vec<Corrected>,
@@ -167,7 +167,10 @@ impl Profile {
             w.number(bytes);
         });
         content.list(&self.tiled, |w, &function| w.number(function.into()));
-        content.list(&self.beyond, |w, &exec| w.number(exec.into()));
+        content.list(&self.beyond, |w, &(exec, word)| {
+            w.number(exec.into());
+            w.number(word.into());
+        });
         content.list(&self.regular, |w, &(function, all)| {
             w.number(function.into());
             w.number(all.into());
@@ -268,7 +271,7 @@ impl Profile {
             && self.wide.iter().all(|&((f, _), _)| function(f))
             && self.scattered.iter().all(|&((f, _), _)| function(f))
             && self.tiled.iter().all(|&f| function(f))
-            && self.beyond.iter().all(|&e| id(e))
+            && self.beyond.iter().all(|&(e, _)| id(e))
             && self.regular.iter().all(|&(f, _)| function(f))
             && self.corrected.iter().all(|corrected| id(corrected.exec))
     }
@@ -294,7 +297,10 @@ impl Profile {
                 }),
             )?,
             tiled: field("functions of tiles", r.list(ids, Reader::small))?,
-            beyond: field("wide launches", r.list(ids, Reader::small))?,
+            beyond: field(
+                "wide arguments",
+                r.list(ids.saturating_mul(4), |r| Ok((r.small()?, r.small()?))),
+            )?,
             regular: field(
                 "regular functions",
                 r.list(ids, |r| Ok((r.small()?, r.flag()?))),

@@ -29,7 +29,7 @@ fn profile() -> Profile {
         times: vec![(3, 1 << 40)],
         wide: vec![((1, 2), 64)],
         tiled: vec![1],
-        beyond: vec![4],
+        beyond: vec![(4, 1)],
         regular: vec![(0, true), (1, false)],
         corrected: vec![Corrected {
             exec: 5,

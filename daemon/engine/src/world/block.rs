@@ -284,6 +284,12 @@ impl Blocks {
         self.use_bytes = self.use_bytes + uses.bytes() - before;
     }
 
+    /// A queued launch will not use a block when it was thought to.
+    pub(crate) fn will_not_use(&mut self, slot: u32, position: u64) {
+        self.mark(slot);
+        self.slots[slot as usize].uses.remove(position);
+    }
+
     /// Most moments kept of one block now.
     fn most_uses(&self) -> usize {
         if self.use_bytes < USES_BYTES {

@@ -1,11 +1,12 @@
 //! How far the running launch has come through its blocks.
 //!
-//! Owns the estimate alone. Only launches that use a large part of the device are followed:
-//! what they have gone past can make room for what they come to. A fault tells the place; in
-//! between, the launch goes on no faster than it ever did, and no further than the first
-//! block that is not there.
+//! Owns the estimate alone. Only launches that use many blocks are followed: what they have
+//! gone past can make room for what they come to. A fault tells the place; in between, the
+//! launch goes on no faster than it ever did, and no further than the first block that is not
+//! there.
 
 use crate::hash::Map;
+use crate::identity::UNKNOWN;
 use crate::units::{Micros, TICKS};
 
 /// Blocks that the estimate stays behind what is known to be there.
@@ -45,7 +46,7 @@ impl Progress {
 
     /// It is over, and was alone in being so.
     pub(crate) fn ended(&mut self, now: Micros, limit: usize) {
-        if self.blocks == 0 {
+        if self.blocks == 0 || self.exec == UNKNOWN {
             return;
         }
         let took = now.0.saturating_sub(self.began.0).max(1);

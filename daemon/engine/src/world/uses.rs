@@ -95,6 +95,16 @@ impl Uses {
         }
     }
 
+    /// Takes out the use in a launch.
+    pub(crate) fn remove(&mut self, position: u64) {
+        let (at, end) = (
+            self.before(position * TICKS),
+            self.before((position + 1) * TICKS),
+        );
+        let begin = self.begin as usize;
+        self.moments.drain(begin + at..begin + end);
+    }
+
     /// Drops the first so many for want of room.
     fn cut_first(&mut self, count: usize) {
         self.cut = self.moment(self.kept()[count - 1]);
@@ -212,6 +222,10 @@ mod tests {
             }
         }
 
+        fn remove(&mut self, launch: u64) {
+            self.moments.retain(|kept| kept / TICKS != launch);
+        }
+
         fn at_or_after(&self, moment: u64) -> Option<u64> {
             let next = self.moments.iter().find(|&&kept| kept >= moment).copied();
             let dropped = self.moments.first() == next.as_ref() && self.cut >= moment;
@@ -224,7 +238,7 @@ mod tests {
         (
             prop_oneof![4 => 0..4_u64, 2 => 0..3_000_u64, 1 => 0..200_000_u64],
             0..TICKS,
-            0..8_u8,
+            0..9_u8,
         )
     }
 
@@ -243,6 +257,10 @@ mod tests {
                     let moment = launch.saturating_sub(later).max(first / TICKS) * TICKS + tick;
                     uses.insert(moment, most);
                     plain.insert(moment, most);
+                } else if what == 7 {
+                    let queued = launch.saturating_sub(later).max(first / TICKS);
+                    uses.remove(queued);
+                    plain.remove(queued);
                 } else {
                     launch += later;
                     let stale = if what < 4 { 0 } else { (launch - later / 2) * TICKS };
