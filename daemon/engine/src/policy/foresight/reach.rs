@@ -52,8 +52,9 @@ impl Reach {
     const NARROWEST: f64 = 0.0625;
     const NARROW: f64 = 0.125;
     const WIDE: f64 = 1.0;
-    /// Share of the time without a prefetch under way above which the link has time.
-    const SPARE: f64 = 0.15;
+    /// Share of the time without a prefetch under way above which the link has time: what it does
+    /// not bring then has to wait for it later.
+    const SPARE: f64 = 0.04;
     /// Launches after which it is looked at.
     const LAUNCHES: u64 = 64;
     /// Or when one in so many of the device's blocks were prefetched.
@@ -201,6 +202,23 @@ mod tests {
         assert!(after > before, "{after}");
         // So it does again, with nothing in between.
         assert!(look(&mut world, 3_000, true) < after);
+    }
+
+    #[test]
+    fn a_twentieth_of_the_time_that_the_link_had_to_spare_is_enough_to_widen() {
+        for (spare_us, widens) in [(50, true), (30, false)] {
+            let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+            let mut world = World::new(&config);
+            let mut reach = Reach::default();
+            let before = reach.share;
+            reach.adapt(Micros(spare_us), &world);
+            for novel in 0..Reach::LAUNCHES as u32 {
+                world.history.push((novel, novel), std::iter::empty());
+            }
+            (reach.idle, reach.missed) = (false, true);
+            reach.adapt(Micros(1_000), &world);
+            assert_eq!(reach.share > before, widens, "{spare_us} us of 1,000");
+        }
     }
 
     #[test]
