@@ -30,10 +30,11 @@ const BYTES_PER_THREAD: u64 = 4;
 const BLIND_BYTES_PER_THREAD: u64 = 16;
 /// Where threads touch more than this, the object is taken as used to its end.
 const MOST_BYTES_PER_THREAD: u64 = 64;
-/// A launch that uses more blocks than this, or more than one in so many of a small device's, is
-/// followed on its way through them.
-const SWEEP_BLOCKS: u64 = 128;
+/// A launch that uses more than one in so many of the device's blocks is followed on its way
+/// through them; where it is known how far its arguments go, one that uses more blocks than this.
+/// Whoever guesses where they end does not know what it has passed.
 const SWEEP_SHARE: u64 = 8;
+const SWEEP_BLOCKS: u64 = 128;
 
 /// How an argument points into plain allocations.
 #[derive(Debug)]
@@ -135,6 +136,7 @@ impl Accesses {
         let mut ranges = Vec::with_capacity(objects.len());
         let mut least = Vec::with_capacity(objects.len());
         let mut scattered = Vec::new();
+        let mut exact = true;
         for (index, object) in objects.iter().enumerate() {
             let Some(object) = object else { continue };
             let key = (launch.function.0, index as u32);
@@ -178,6 +180,10 @@ impl Accesses {
                 range.bytes = range.bytes.min(1);
                 small = range;
             }
+            let large = range.bytes > SWEEP_BLOCKS / 8 * BLOCK_BYTES;
+            let whole = object.offset == 0 && range.bytes == object.rest_bytes;
+            let alone = || whole && !memory.is_cut(range.address);
+            exact &= !large || object.part || alone();
             ranges.push(range);
             least.push(small);
         }
@@ -188,7 +194,7 @@ impl Accesses {
             &ranges
         };
         let regular = self.regular.get(&launch.function.0) == Some(&true);
-        self.access(exec, (guess, &scattered), regular, memory)
+        self.access(exec, (guess, &scattered), (regular, exact), memory)
     }
 
     /// Whether this argument was given pointers to several places of one object, and else how
@@ -211,16 +217,16 @@ impl Accesses {
 
     /// What a launch uses, as far as faults have told.
     pub(crate) fn faulted(&mut self, exec: u32, memory: &Memory) -> Access {
-        self.access(exec, (&[], &[]), true, memory)
+        self.access(exec, (&[], &[]), (true, false), memory)
     }
 
     /// What a copy or any launch with known ranges uses, and of others some. `regular`: all
-    /// of them.
+    /// of them. `exact`: the ranges are no guesses.
     pub(crate) fn access(
         &mut self,
         exec: u32,
         (ranges, scattered): (&[Range], &[Range]),
-        regular: bool,
+        (regular, exact): (bool, bool),
         memory: &Memory,
     ) -> Access {
         let mut strict: Vec<Extent> = ranges
@@ -239,7 +245,7 @@ impl Accesses {
             fits
         });
         let whole: u64 = strict.iter().map(|extent| extent.count).sum();
-        let sweep = self.is_followed(whole);
+        let sweep = self.is_followed(whole, exact);
         let sweep = sweep.then(|| Set::from(strict.clone()));
         normalize(&mut strict);
         // Together they must leave room to work in: the largest goes first.
@@ -260,9 +266,16 @@ impl Accesses {
         self.share(exec, strict, loose, sweep)
     }
 
-    /// Whether a launch that uses so many blocks is followed on its way through them.
-    fn is_followed(&self, blocks: u64) -> bool {
-        blocks > SWEEP_BLOCKS.min(self.capacity_blocks / SWEEP_SHARE)
+    /// Whether a launch that uses so many blocks is followed on its way through them. `exact`:
+    /// it is known where they end.
+    fn is_followed(&self, blocks: u64, exact: bool) -> bool {
+        let share = self.capacity_blocks / SWEEP_SHARE;
+        blocks
+            > if exact {
+                share.min(SWEEP_BLOCKS)
+            } else {
+                share
+            }
     }
 
     fn share(

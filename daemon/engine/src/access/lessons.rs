@@ -47,7 +47,7 @@ impl Accesses {
         let mut set = [&access.set[..], &access.loose[..]].concat();
         normalize(&mut set);
         let blocks: u64 = parts.iter().map(|extent| extent.count).sum();
-        let sweep = self.is_followed(blocks);
+        let sweep = self.is_followed(blocks, false);
         Some(Access {
             set: Arc::from(set),
             loose: Arc::from([]),

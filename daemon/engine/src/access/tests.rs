@@ -104,7 +104,7 @@ fn an_argument_that_goes_beyond_the_next_pointer_says_nothing_of_the_others() {
     );
 
     let mut window = Window::new(10);
-    let access = accesses.access(5, (&[], &[]), false, &memory);
+    let access = accesses.access(5, (&[], &[]), (false, false), &memory);
     window.push((1, 5), (Seq(1), StreamId(0)), access, Arc::from([]));
     let running = window.front().expect("one is queued");
     let faulted = Argument {
@@ -226,4 +226,31 @@ fn an_argument_that_is_used_here_and_there_stays_so_in_queued_launches() {
     let queued = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
     assert!(!queued.loose.is_empty());
     assert!(accesses.whole(&queued, &[ARGUMENT]).is_none());
+}
+
+#[test]
+fn a_launch_is_followed_through_fewer_blocks_where_it_is_known_how_far_its_arguments_go() {
+    let blocks = SWEEP_BLOCKS + 64;
+    let is_followed = |pool: bool, cut: bool, capacity: u64| {
+        let mut memory = Memory::default();
+        let range = Range {
+            address: ALLOCATION,
+            bytes: blocks * BLOCK_BYTES,
+        };
+        memory.insert(range, pool, range.bytes);
+        assert_eq!(memory.begin_part(range), pool);
+        let mut accesses = Accesses::new(capacity, 100);
+        // So many bytes for each thread that it goes on to the end, or to what bounds it.
+        accesses.wide.insert((3, 0), MOST_BYTES_PER_THREAD + 1);
+        if cut {
+            memory.resolve(range.end() - BLOCK_BYTES);
+        }
+        let access = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
+        access.sweep.is_some()
+    };
+    let large = SWEEP_SHARE * 2 * blocks;
+    assert!(is_followed(true, false, large), "a part");
+    assert!(is_followed(false, false, large), "a whole allocation");
+    assert!(!is_followed(false, true, large), "up to another pointer");
+    assert!(is_followed(false, true, large / 4), "much of the device");
 }

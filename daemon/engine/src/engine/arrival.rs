@@ -62,7 +62,9 @@ impl Engine {
         let named = |range: Option<Range>| memory.name_at(range?.address);
         let exec = self.identities.copy(copy, named(copy.dst), named(copy.src));
         let ranges: Vec<Range> = [copy.dst, copy.src].into_iter().flatten().collect();
-        let access = self.accesses.access(exec, (&ranges, &[]), true, memory);
+        let access = self
+            .accesses
+            .access(exec, (&ranges, &[]), (true, true), memory);
         self.enqueue(copy.seq, copy.stream, exec, access, Arc::from([]));
     }
 
