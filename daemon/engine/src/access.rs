@@ -56,7 +56,8 @@ pub(crate) struct Access {
     pub set: Set,
     /// Memory of which it uses an unknown part.
     pub loose: Set,
-    /// Of a launch that uses many blocks: its arguments' blocks, argument by argument. It goes through all of them side by side.
+    /// Of a launch that uses many blocks: its arguments' blocks, argument by argument. It goes
+    /// through all of them side by side.
     pub sweep: Option<Set>,
 }
 
