@@ -53,7 +53,7 @@ pub use crate::model::Desk;
 
 use crate::explain::{Ask, Explanation};
 use crate::timeline::Plan;
-use crate::trace::{Block, Launch, Program};
+use crate::trace::{Block, Call, Launch, Program};
 use crate::units::{Leaves, Region};
 
 /// Position of a launch in program order, as an online policy knows it.
@@ -133,6 +133,8 @@ pub struct LaunchRecord<'a> {
     /// The kernel takes scalars that change at every launch: a hash of the raw arguments is
     /// new each time.
     pub varies: bool,
+    /// What it is where it is a copy or memset, which is a call of its own.
+    pub call: Option<Call>,
 }
 
 /// What a [`LaunchPolicy`] sees.

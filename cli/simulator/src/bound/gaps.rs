@@ -152,10 +152,7 @@ impl Gaps {
                 Step::Launch(launch) => {
                     let accesses = program.accesses(launch);
                     // The driver's own calls say what they overwrite.
-                    let name = program.kernel_name(launch);
-                    let call = ["memcpy", "memset"]
-                        .iter()
-                        .any(|call| name.starts_with(call));
+                    let call = program.is_call(launch);
                     let known = lifetimes && (call || deaths == Deaths::Foreseen);
                     let mut reach = None;
                     for (index, access) in accesses.iter().enumerate() {

@@ -454,6 +454,7 @@ impl Run<'_, '_, '_> {
             signature: info.signature,
             pointers: program.pointers(launch),
             varies: info.varies,
+            call: program.call(launch),
         }));
     }
 

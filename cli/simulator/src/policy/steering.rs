@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Instant;
 
 use oversub_engine::{
-    BlockId, Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId, Launch, Micros,
-    Operation, PolicyKind, Profile, Queue, Range, Seq as EngineSeq, StreamId, Without,
+    BlockId, Bytes, Cause, Command, Config, Copy, Direction, Engine, Event, FunctionId, Launch,
+    Micros, Operation, PolicyKind, Profile, Queue, Range, Seq as EngineSeq, StreamId, Without,
 };
 
 use crate::class::{
@@ -185,6 +185,16 @@ impl Steering {
     fn launched(&mut self, launch: &LaunchRecord<'_>, desk: &mut Desk<'_>) {
         self.tell_allocations(desk, true);
         self.launched = Some(launch.seq);
+        if let Some(call) = launch.call {
+            let event = Event::Copy(Copy {
+                seq: seq(launch.seq),
+                stream: STREAM,
+                dst: call.overwrites.map(range),
+                src: call.reads.map(range),
+            });
+            self.step(desk, &event);
+            return;
+        }
         let function = match self.functions.get(launch.name) {
             Some(function) => *function,
             None => {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::indexed::{Indexed, Thinner};
 use super::intern::Interner;
-use super::program::{Block, Kind, Launch, LaunchInfo, Piece, Program, Span, Step};
+use super::program::{Block, Call, Kind, Launch, LaunchInfo, Piece, Program, Span, Step, is_call};
 use super::touches::Touches;
 use crate::units::{BLOCK_BYTES, LEAF_BYTES, Leaves, Nanos, Region};
 
@@ -193,6 +193,7 @@ pub struct ProgramBuilder {
     indexed: Vec<bool>,
     /// By block: it lies in memory that the CPU touches.
     by_program: Vec<bool>,
+    calls: HashMap<Launch, Call>,
     thinned: Vec<Block>,
     touches: Touches,
     thinner: Thinner,
@@ -230,6 +231,7 @@ impl ProgramBuilder {
             lifetimes: false,
             indexed: Vec::new(),
             by_program: Vec::new(),
+            calls: HashMap::new(),
             thinned: Vec::new(),
             touches: Touches::default(),
             thinner: Thinner::default(),
@@ -369,6 +371,13 @@ impl ProgramBuilder {
             .ok_or(too_many("pointers", self.limits.pieces))?;
         let name = self.name_number(spec.name)?;
         let launch = Launch(self.launches.len() as u32);
+        if is_call(spec.name) && spec.reads.len() <= 1 && spec.writes.len() <= 1 {
+            let call = Call {
+                overwrites: spec.writes.first().copied(),
+                reads: spec.reads.first().copied(),
+            };
+            self.calls.insert(launch, call);
+        }
         self.launches.push(LaunchInfo {
             name,
             signature: spec.signature,
@@ -449,6 +458,7 @@ impl ProgramBuilder {
             lifetimes: self.lifetimes,
             indexed: self.indexed,
             by_program: self.by_program,
+            calls: self.calls,
         }
     }
 

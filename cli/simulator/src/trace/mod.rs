@@ -12,6 +12,8 @@ mod touches;
 
 pub use builder::{BuildError, LaunchSpec, Limits, ProgramBuilder};
 pub use indexed::Indexed;
-pub use program::{Access, Block, Kind, Launch, LaunchInfo, Mode, Piece, Program, Span, Step};
+pub use program::{
+    Access, Block, Call, Kind, Launch, LaunchInfo, Mode, Piece, Program, Span, Step,
+};
 pub use random::Random;
 pub use reader::{LINE_BYTES, Problem, TraceError, read, read_from};

@@ -142,6 +142,22 @@ pub struct LaunchInfo {
     pub(super) pointers: Span,
 }
 
+/// A launch of this name is a copy or a memset.
+pub(super) fn is_call(name: &str) -> bool {
+    ["memcpy", "memset"]
+        .iter()
+        .any(|call| name.starts_with(call))
+}
+
+/// What a copy or memset overwrites and reads of managed memory, in bytes, where it does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// All of it, from end to end.
+    pub overwrites: Option<Region>,
+    /// What is copied.
+    pub reads: Option<Region>,
+}
+
 /// One event of the program, in program order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -182,6 +198,8 @@ pub struct Program {
     pub(super) indexed: Vec<bool>,
     /// By block: it lies in memory that the CPU touches at some time.
     pub(super) by_program: Vec<bool>,
+    /// What copies and memsets say of themselves.
+    pub(super) calls: HashMap<Launch, Call>,
 }
 
 impl Program {
@@ -278,6 +296,16 @@ impl Program {
     /// A launch's pointer arguments.
     pub fn pointers(&self, launch: Launch) -> &[u64] {
         &self.pointers[self.launch(launch).pointers.range()]
+    }
+
+    /// The launch is a copy or a memset: a call of its own, which says what it overwrites.
+    pub fn is_call(&self, launch: Launch) -> bool {
+        is_call(self.kernel_name(launch))
+    }
+
+    /// What the driver's own call says of a launch that is one, where it names whole ranges.
+    pub fn call(&self, launch: Launch) -> Option<Call> {
+        self.calls.get(&launch).copied()
     }
 
     /// A kernel's name.
