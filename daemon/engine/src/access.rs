@@ -156,7 +156,7 @@ impl Accesses {
                 .copied()
                 .unwrap_or(0);
             let reach = reach.max(seen).min(object.rest_bytes);
-            if !object.part && object.bounded && reach > range.bytes {
+            if object.bounded && reach > range.bytes {
                 (range.bytes, small.bytes) = (reach, reach);
             }
             let learned = self.wide.get(&key).copied();

@@ -327,13 +327,17 @@ impl Memory {
         })
     }
 
-    /// What of a range lies in the plain allocation in which it begins; nothing where it begins in
-    /// none.
+    /// What of a range lies in the object in which it begins, a live pool part or a plain
+    /// allocation; nothing where it begins in none.
     pub(crate) fn within(&self, range: Range) -> Range {
-        let allocation = self.allocation_at(range.address);
-        let end = allocation
-            .filter(|allocation| !allocation.pool)
-            .map_or(0, |allocation| allocation.range.end());
+        let end = match self.allocation_at(range.address) {
+            Some(allocation) if allocation.pool => {
+                let part = self.part_at(range.address);
+                part.map_or(0, |part| part.range.end())
+            }
+            Some(allocation) => allocation.range.end(),
+            None => 0,
+        };
         let bytes = range.bytes.min(end.saturating_sub(range.address));
         Range { bytes, ..range }
     }
