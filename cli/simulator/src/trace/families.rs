@@ -28,11 +28,19 @@ pub enum Family {
     Decode,
     /// A product of matrices in tiles.
     Tiles,
+    /// Slices of a large table, each beside all of one vector and a slice of another; the vectors
+    /// change roles: products of sparse matrices, ranks of pages, convolutions on graphs.
+    Slices,
+    /// Down and up a hierarchy of grids, each an eighth of the one before.
+    Levels,
+    /// A small model a few times, how often at random, then a large one once: drafts and their
+    /// check, actors and critics.
+    Turns,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 7] = [
+    pub const ALL: [Family; 10] = [
         Self::Sweep,
         Self::Training,
         Self::Phases,
@@ -40,6 +48,9 @@ impl Family {
         Self::Rows,
         Self::Decode,
         Self::Tiles,
+        Self::Slices,
+        Self::Levels,
+        Self::Turns,
     ];
 
     /// Its name, for reports.
@@ -52,6 +63,9 @@ impl Family {
             Self::Rows => "rows",
             Self::Decode => "decode",
             Self::Tiles => "tiles",
+            Self::Slices => "slices",
+            Self::Levels => "levels",
+            Self::Turns => "turns",
         }
     }
 
@@ -66,6 +80,9 @@ impl Family {
             Self::Rows => rows(&mut writer)?,
             Self::Decode => decode(&mut writer)?,
             Self::Tiles => tiles(&mut writer)?,
+            Self::Slices => slices(&mut writer)?,
+            Self::Levels => levels(&mut writer)?,
+            Self::Turns => turns(&mut writer)?,
         }
         Ok(writer.builder.finish())
     }
@@ -436,6 +453,112 @@ fn tiles(writer: &mut Writer) -> Result<(), BuildError> {
                     writer.kernel("tile", read, &[sum])?;
                 }
             }
+        }
+    }
+    Ok(())
+}
+
+fn slices(writer: &mut Writer) -> Result<(), BuildError> {
+    let Shape {
+        blocks,
+        launches,
+        iterations,
+        ..
+    } = writer.shape;
+    let table = writer.obtain(blocks / 2)?;
+    let mut vectors = [writer.obtain(blocks / 4)?, writer.obtain(blocks / 4)?];
+    for memory in [table, vectors[0], vectors[1]] {
+        writer.hand_out(memory)?;
+    }
+    writer.builder.host(&[], &[table])?;
+    writer.kernel("fill", &[], &vectors[..1])?;
+    writer.noise = Some(table);
+    let count = launches.min(blocks / 4).max(2);
+    let table = writer.cut(table, count);
+    for iteration in 0..iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        let [from, to] = vectors;
+        for (slice, part) in table.iter().zip(writer.cut(to, count)) {
+            writer.kernel("product", &[*slice, from], &[part])?;
+        }
+        writer.kernel("compare", &vectors, &[])?;
+        vectors = [to, from];
+    }
+    Ok(())
+}
+
+fn levels(writer: &mut Writer) -> Result<(), BuildError> {
+    let Shape {
+        blocks,
+        launches,
+        iterations,
+        ..
+    } = writer.shape;
+    // Two arrays on each level: the solution and what is left of the right-hand side.
+    let mut grids = Vec::new();
+    let mut size = blocks * 7 / 16;
+    while size > 0 && grids.len() < 3 {
+        let grid = [writer.obtain(size)?, writer.obtain(size)?];
+        for memory in grid {
+            writer.hand_out(memory)?;
+        }
+        grids.push(grid);
+        size /= 8;
+    }
+    writer.builder.host(&[], &grids[0])?;
+    for grid in &grids[1..] {
+        writer.kernel("fill", &[], grid)?;
+    }
+    writer.noise = Some(grids[0][0]);
+    let smoothings = (launches / 6).clamp(1, 4);
+    for iteration in 0..iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        for level in 0..grids.len() {
+            let [solution, rest] = grids[level];
+            for _ in 0..smoothings {
+                writer.kernel("smooth", &[solution, rest], &[solution])?;
+            }
+            if let Some([_, coarse]) = grids.get(level + 1) {
+                writer.kernel("restrict", &[solution, rest], &[*coarse])?;
+            }
+        }
+        for level in (0..grids.len() - 1).rev() {
+            let ([fine, rest], [coarse, _]) = (grids[level], grids[level + 1]);
+            writer.kernel("correct", &[coarse, fine], &[fine])?;
+            for _ in 0..smoothings {
+                writer.kernel("smooth", &[fine, rest], &[fine])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn turns(writer: &mut Writer) -> Result<(), BuildError> {
+    let Shape {
+        blocks,
+        launches,
+        iterations,
+        ..
+    } = writer.shape;
+    let small = writer.obtain(blocks / 5)?;
+    let large = writer.obtain(blocks - blocks / 5 - 1)?;
+    let state = writer.obtain(1)?;
+    for memory in [small, large, state] {
+        writer.hand_out(memory)?;
+        writer.builder.host(&[], &[memory])?;
+    }
+    writer.noise = Some(large);
+    let layers = (launches / 4).clamp(1, blocks / 5);
+    let [small, large] = [small, large].map(|weights| writer.cut(weights, layers));
+    for iteration in 0..iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        for _ in 0..2 + writer.random.below(3) {
+            for layer in &small {
+                writer.kernel("draft", &[*layer, state], &[state])?;
+            }
+        }
+        for layer in &large {
+            writer.kernel("check", &[*layer, state], &[state])?;
         }
     }
     Ok(())
