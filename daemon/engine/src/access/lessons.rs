@@ -8,7 +8,7 @@ use super::{Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD,
 use crate::identity::UNKNOWN;
 use crate::profile::{Corrected, Profile};
 use crate::units::{BLOCK_BYTES, BlockId, Range};
-use crate::world::block::{Extent, normalize};
+use crate::world::block::{Extent, Set, normalize};
 use crate::world::memory::Memory;
 use crate::world::window::Pending;
 
@@ -147,6 +147,8 @@ impl Accesses {
         memory: &Memory,
     ) -> Option<Access> {
         let mut set = access.set.to_vec();
+        // Of one that is followed, argument by argument.
+        let mut parts = access.sweep.as_ref().map(|sweep| sweep.to_vec());
         for argument in arguments {
             let (address, shape) = (argument.address, argument.shape);
             let id = BlockId::containing(address);
@@ -154,7 +156,12 @@ impl Accesses {
             if let Some(&bytes) = self.reaches.get(&shape)
                 && access.set.iter().any(|extent| extent.contains(id))
             {
-                set.push(extent_of(memory.within(Range { address, bytes }), memory));
+                let extent = extent_of(memory.within(Range { address, bytes }), memory);
+                set.push(extent);
+                let parts = parts.iter_mut().flatten();
+                for part in parts.filter(|part| part.first == extent.first) {
+                    part.count = part.count.max(extent.count);
+                }
             }
         }
         normalize(&mut set);
@@ -164,7 +171,7 @@ impl Accesses {
         (*set != *access.set).then(|| Access {
             set: Arc::from(set),
             loose: access.loose.clone(),
-            sweep: access.sweep.clone(),
+            sweep: parts.map(Set::from),
         })
     }
 

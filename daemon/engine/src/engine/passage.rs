@@ -1,12 +1,13 @@
 //! What the device has passed, and what it faults on: what launches turn out to use.
 
 use super::Engine;
-use crate::access::Argument;
+use crate::access::{Access, Argument};
 use crate::units::{BlockId, TICKS};
 use crate::usefulness::Share;
 use crate::world::World;
 use crate::world::block::{Blocks, Residency, Set};
 use crate::world::chance::Kind;
+use crate::world::window::Pending;
 
 /// Most faults of one launch that are looked at.
 const FAULTED: usize = 4096;
@@ -105,27 +106,7 @@ impl Engine {
             let Some(whole) = self.accesses.whole(&launch.access(), &launch.arguments) else {
                 continue;
             };
-            let begin = launch.position * TICKS;
-            if launch.sweep.is_none() && whole.sweep.is_some() {
-                // It was taken to use what was known of it all at once.
-                collect(&world.blocks, &launch.set, &mut self.slots);
-                for &(_, slot) in &self.slots {
-                    world.blocks.will_not_use(slot, launch.position);
-                }
-            }
-            for extent in whole.sweep.as_ref().unwrap_or(&whole.set).iter() {
-                self.slots.clear();
-                let slots = world.blocks.within(extent.first, extent.end());
-                self.slots.extend(slots);
-                for &(number, slot) in &self.slots {
-                    let moment = match whole.sweep {
-                        Some(_) => begin + (number - extent.first) * TICKS / extent.count,
-                        None => begin,
-                    };
-                    world.blocks.will_use_after_all(slot, moment);
-                }
-            }
-            launch.uses_instead(whole);
+            use_instead(&mut world.blocks, launch, whole, &mut self.slots);
         }
     }
 
@@ -149,18 +130,7 @@ impl Engine {
             else {
                 continue;
             };
-            for extent in more.set.iter() {
-                self.slots.clear();
-                let slots = world.blocks.within(extent.first, extent.end());
-                self.slots
-                    .extend(slots.filter(|&(number, _)| !launch.uses(BlockId(number))));
-                for &(_, slot) in &self.slots {
-                    world
-                        .blocks
-                        .will_use_after_all(slot, launch.position * TICKS);
-                }
-            }
-            launch.uses_instead(more);
+            use_instead(&mut world.blocks, launch, more, &mut self.slots);
         }
     }
 
@@ -303,6 +273,54 @@ impl Engine {
         let limit = self.config.execution_ids;
         self.world.blocks.chances.kind(function, word, limit)
     }
+}
+
+/// A queued launch turned out to use `access`, all that it was taken to and more. Where it is
+/// followed it comes to its blocks one after the other.
+fn use_instead(
+    blocks: &mut Blocks,
+    launch: &mut Pending,
+    access: Access,
+    slots: &mut Vec<(u64, u32)>,
+) {
+    let begin = launch.position * TICKS;
+    let moved = access.sweep.is_some() && access.sweep != launch.sweep;
+    if moved {
+        collect(blocks, &launch.set, slots);
+        for &(_, slot) in slots.iter() {
+            blocks.will_not_use(slot, launch.position);
+        }
+    }
+    for extent in access
+        .sweep
+        .iter()
+        .filter(|_| moved)
+        .flat_map(|sweep| sweep.iter())
+    {
+        slots.clear();
+        slots.extend(blocks.within(extent.first, extent.end()));
+        for &(number, slot) in slots.iter() {
+            let moment = begin + (number - extent.first) * TICKS / extent.count;
+            blocks.will_use_after_all(slot, moment);
+        }
+    }
+    let known = |id: u64| {
+        let within = |set: &Set| set.iter().any(|extent| extent.contains(BlockId(id)));
+        if moved {
+            access.sweep.as_ref().is_some_and(within)
+        } else {
+            launch.uses(BlockId(id))
+        }
+    };
+    for extent in access.set.iter() {
+        slots.clear();
+        let others = blocks.within(extent.first, extent.end());
+        slots.extend(others.filter(|&(number, _)| !known(number)));
+        for &(_, slot) in slots.iter() {
+            blocks.will_use_after_all(slot, begin);
+        }
+    }
+    launch.uses_instead(access);
 }
 
 /// Of these blocks, those that were away while the launch at `position` ran and that it did
