@@ -49,6 +49,15 @@ struct Habit {
     reach: u64,
 }
 
+/// How much of an argument that is larger than fits a function's launches use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Regular {
+    /// All of it.
+    All,
+    /// A part of it, in one launch at least; so many in a row since then used nearly all.
+    Parts(u8),
+}
+
 /// What a launch uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
@@ -89,7 +98,7 @@ pub(crate) struct Accesses {
     /// Which arguments are used here and there.
     pub scatter: Scatter,
     /// Whether launches of a function use all of arguments that are larger than fits.
-    regular: Map<u32, bool>,
+    regular: Map<u32, Regular>,
     /// The last set of each execution ID: equal ones are shared.
     shared: Map<u32, Access>,
     /// Extents of all of them, and places of all corrections.
@@ -194,7 +203,7 @@ impl Accesses {
         } else {
             &ranges
         };
-        let regular = self.regular.get(&launch.function.0) == Some(&true);
+        let regular = self.regular.get(&launch.function.0) == Some(&Regular::All);
         self.access(exec, (guess, &scattered), (regular, exact), memory)
     }
 

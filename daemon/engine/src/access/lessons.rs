@@ -4,7 +4,9 @@
 use super::correction::{CORRECTIONS, STRIKES};
 use std::sync::Arc;
 
-use super::{Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD, extent_of};
+use super::{
+    Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD, Regular, extent_of,
+};
 use crate::identity::UNKNOWN;
 use crate::profile::{Corrected, Profile};
 use crate::units::{BLOCK_BYTES, BlockId, Range};
@@ -12,24 +14,34 @@ use crate::world::block::{Extent, Set, normalize};
 use crate::world::memory::Memory;
 use crate::world::window::Pending;
 
+/// Launches in a row that must use all of their arguments where one did not.
+const IN_A_ROW: u8 = 8;
 /// Absent blocks from which it can be told whether a launch uses all of its arguments.
 const OBSERVED_BLOCKS: u64 = 16;
 
 impl Accesses {
     /// Of `absent` blocks in the loose memory of a launch of `function`, it touched so many.
-    /// Whether it is learned from that that its launches use all of it.
+    /// Whether it is learned from that that its launches use all of it: the first one that is
+    /// seen tells, or many in a row after one that left much alone. What that one was given may
+    /// have been taken for more than it was.
     pub(crate) fn observe(&mut self, function: u32, absent: u64, touched: u64) -> bool {
-        let known = self.regular.contains_key(&function);
-        if absent < OBSERVED_BLOCKS || (self.regular.len() >= self.limit && !known) {
+        let known = self.regular.get(&function).copied();
+        if absent < OBSERVED_BLOCKS || (self.regular.len() >= self.limit && known.is_none()) {
             return false;
         }
-        if touched * 2 < absent {
-            self.regular.insert(function, false);
-        } else if touched * 8 >= absent * 7 && !known {
-            self.regular.insert(function, true);
-            return true;
-        }
-        false
+        let most = touched * 8 >= absent * 7;
+        let next = match known {
+            None if most => Regular::All,
+            None if touched * 2 >= absent => return false,
+            None => Regular::Parts(0),
+            Some(Regular::All) if touched * 2 < absent => Regular::Parts(0),
+            Some(Regular::All) => return false,
+            Some(Regular::Parts(row)) if most && row + 1 >= IN_A_ROW => Regular::All,
+            Some(Regular::Parts(row)) if most => Regular::Parts(row + 1),
+            Some(Regular::Parts(_)) => Regular::Parts(0),
+        };
+        self.regular.insert(function, next);
+        next == Regular::All
     }
 
     /// What a launch with these pointers uses once its function is known to use all of its
@@ -210,7 +222,8 @@ impl Accesses {
         profile.tiled.sort_unstable();
         profile.beyond = self.beyond.keys().copied().collect();
         profile.beyond.sort_unstable();
-        profile.regular = self.regular.iter().map(|(&f, &all)| (f, all)).collect();
+        let regular = self.regular.iter();
+        profile.regular = regular.map(|(&f, &of)| (f, of == Regular::All)).collect();
         profile.regular.sort_unstable();
         profile.reaches = self.reaches.iter().map(|(&s, &bytes)| (s, bytes)).collect();
         profile.reaches.sort_unstable();
@@ -232,7 +245,11 @@ impl Accesses {
         self.wide.extend(profile.wide.iter().copied());
         self.tiled.extend(profile.tiled.iter().map(|&f| (f, ())));
         self.beyond.extend(profile.beyond.iter().map(|&a| (a, ())));
-        self.regular.extend(profile.regular.iter().copied());
+        let regular = profile.regular.iter().map(|&(function, all)| {
+            let parts = Regular::Parts(0);
+            (function, if all { Regular::All } else { parts })
+        });
+        self.regular.extend(regular);
         self.reaches.extend(profile.reaches.iter().copied());
         self.scatter.restore(&profile.scattered);
         for corrected in profile.corrected.iter().take(self.limit) {
