@@ -89,6 +89,9 @@ pub(crate) struct Accesses {
     habits: Map<(u32, u32), Habit>,
     /// By [`shape`], how far behind their pointers launches were seen to go, in bytes.
     reaches: Map<u64, u64>,
+    /// By [`shape`], the last launch that used blocks of a part beyond the next pointer, and how
+    /// many.
+    strays: Map<u64, (u64, u32)>,
     corrections: Map<u32, Correction>,
     /// Functions that were given pointers into the middle of pool parts: the others mean
     /// parts whole.
@@ -114,6 +117,7 @@ impl Accesses {
             wide: Map::default(),
             habits: Map::default(),
             reaches: Map::default(),
+            strays: Map::default(),
             corrections: Map::default(),
             tiled: Map::default(),
             beyond: Map::default(),
@@ -320,6 +324,7 @@ impl Accesses {
     pub(crate) fn bytes(&self) -> u64 {
         let flags = self.tiled.capacity() + self.regular.capacity();
         let flags = flags + 2 * (self.beyond.capacity() + self.reaches.capacity());
+        let flags = flags + 3 * self.strays.capacity();
         let habits = self.habits.capacity() * size_of::<((u32, u32), Habit)>();
         let wide = habits + self.wide.capacity() * size_of::<((u32, u32), u64)>();
         let corrections = self.corrections.capacity() * size_of::<(u32, Correction)>();

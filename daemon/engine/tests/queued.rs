@@ -200,3 +200,46 @@ fn what_launches_in_the_queue_use_is_not_over_before_they_come_to_it() {
         "it is used by the second one and then by the third"
     );
 }
+
+#[test]
+fn what_launches_in_the_queue_use_beyond_a_pointer_they_use_when_they_come_to_it() {
+    const MOST: u64 = 600;
+    const REST: u64 = 100;
+    let capacity = Bytes(1_400 * BLOCK_BYTES);
+    let mut engine = Engine::new(Config::new(PolicyKind::Foresight, capacity)).unwrap();
+    obtain(&mut engine, MOST);
+    let other = Range {
+        address: 2 * ADDRESS,
+        bytes: REST * BLOCK_BYTES,
+    };
+    let alloc = Event::Alloc {
+        range: other,
+        pool: false,
+        prefetched: false,
+        on_host: true,
+    };
+    engine.step(Micros(0), &alloc);
+    // Its pointer cuts the allocation in two for the others.
+    launch(&mut engine, 1, 2, &[block(MOST / 2).address]);
+    for seq in 2..50 {
+        match seq {
+            2 | 25 | 30 => launch(&mut engine, seq, 1, &[ADDRESS, other.address]),
+            _ => launch(&mut engine, seq, seq as u32, &[]),
+        }
+    }
+    end(&mut engine, 50, 1);
+    fault_and_end(&mut engine, 2, MOST);
+    end(&mut engine, 70_000, 24);
+    // It has come to the middle of both.
+    let fault = Event::Fault {
+        address: block(MOST / 2).address,
+        faults: 1,
+        by_host: false,
+    };
+    engine.step(Micros(80_000), &fault);
+    let next_use = |number: u64| {
+        let id = BlockId::containing(other.address + number * BLOCK_BYTES);
+        engine.why(id).unwrap().next_use
+    };
+    assert_eq!((next_use(0), next_use(REST - 1)), (Some(30), Some(25)));
+}

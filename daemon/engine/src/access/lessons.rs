@@ -14,8 +14,11 @@ use crate::world::block::{Extent, Set, normalize};
 use crate::world::memory::Memory;
 use crate::world::window::Pending;
 
+/// Blocks of a pool's part that a launch uses beyond the next pointer before they tell how far its
+/// argument goes.
+const STRAYS: u32 = 4;
 /// Launches in a row that must use all of their arguments where one did not.
-const IN_A_ROW: u8 = 8;
+pub(super) const IN_A_ROW: u8 = 8;
 /// Absent blocks from which it can be told whether a launch uses all of its arguments.
 const OBSERVED_BLOCKS: u64 = 16;
 
@@ -106,6 +109,7 @@ impl Accesses {
         if let Some(argument) = before
             && !taken_out
             && certain
+            && self.goes_on(launch.position, argument, memory)
             && (self.reaches.len() < self.limit * 4 || self.reaches.contains_key(&argument.shape))
         {
             let needed = block.address() + BLOCK_BYTES - argument.address;
@@ -147,6 +151,23 @@ impl Accesses {
             self.places = self.places + correction.places() - before;
         }
         further
+    }
+
+    /// Whether what an argument used beyond what was known says how far it goes. A pool's parts
+    /// are cut by the pointers of all launches: a block that one of them uses may be another's.
+    fn goes_on(&mut self, position: u64, argument: &Argument, memory: &Memory) -> bool {
+        if !memory.has_landmarks(argument.address) {
+            return true;
+        }
+        let room = self.strays.len() < self.limit || self.strays.contains_key(&argument.shape);
+        room && {
+            let (last, strays) = self.strays.entry(argument.shape).or_default();
+            if *last != position {
+                (*last, *strays) = (position, 0);
+            }
+            *strays = strays.saturating_add(1);
+            *strays >= STRAYS
+        }
     }
 
     /// What a launch uses that was taken to use `access` before faults told more; none where they

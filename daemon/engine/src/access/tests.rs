@@ -1,3 +1,4 @@
+use super::lessons::IN_A_ROW;
 use super::*;
 use crate::world::window::Window;
 use crate::{BlockId, FunctionId, Seq, StreamId};
@@ -189,6 +190,100 @@ fn how_far_one_launch_goes_holds_for_all_of_its_shape_wherever_they_point() {
         other.set.last().map(|extent| extent.end()),
         Some(0x100 + 36)
     );
+}
+
+#[test]
+fn how_far_one_launch_goes_beyond_the_next_pointer_holds_for_parts_of_pools_as_well() {
+    let (mut memory, mut accesses) = (Memory::default(), Accesses::new(1024, 100));
+    let range = |first: u64| Range {
+        address: ALLOCATION + first * BLOCK_BYTES,
+        bytes: 64 * BLOCK_BYTES,
+    };
+    let both = Range {
+        bytes: 128 * BLOCK_BYTES,
+        ..range(0)
+    };
+    memory.insert(both, true, both.bytes);
+    assert!(memory.begin_part(range(0)) && memory.begin_part(range(64)));
+    let at = |block: u64| ALLOCATION + block * BLOCK_BYTES;
+    // The function is given slices of both.
+    for block in [32, 96] {
+        pointer(&mut accesses, &mut memory, 1, at(block));
+    }
+    let cut = pointer(&mut accesses, &mut memory, 0, at(0));
+    let queued = pointer(&mut accesses, &mut memory, 0, at(64));
+    assert_eq!(
+        (blocks(&cut), blocks(&queued)),
+        (vec![(0, 32)], vec![(64, 32)])
+    );
+
+    let argument = |address: u64| Argument {
+        shape: shape(geometry(&launch(&[])), 0),
+        address,
+        ..ARGUMENT
+    };
+    let mut window = Window::new(10);
+    // Another launch than those of `pointer`, so that what it learns for itself is its own.
+    window.push((1, 9), (Seq(1), StreamId(0)), cut, Arc::from([]));
+    let running = window.front().expect("one is queued");
+    for block in 37..40 {
+        let id = BlockId(0x100 + block);
+        accesses.missed(running, id, (&[argument(at(0))], true), &memory);
+        let longer = accesses.with_missed(6, &queued, &[argument(at(64))], &memory);
+        assert!(longer.is_none(), "a few may be another launch's");
+    }
+    let id = BlockId(0x100 + 40);
+    accesses.missed(running, id, (&[argument(at(0))], true), &memory);
+    let longer = accesses.with_missed(6, &queued, &[argument(at(64))], &memory);
+    assert_eq!(longer.as_ref().map(blocks), Some(vec![(64, 41)]));
+    let later = pointer(&mut accesses, &mut memory, 0, at(64));
+    assert_eq!(blocks(&later), [(64, 41)]);
+    let last = pointer(&mut accesses, &mut memory, 0, at(120));
+    assert_eq!(blocks(&last), [(120, 8)], "not beyond the part");
+}
+
+#[test]
+fn a_queued_launch_that_is_followed_is_followed_through_what_it_uses_beyond_a_pointer() {
+    let (mut memory, mut accesses) = one_allocation();
+    pointer(&mut accesses, &mut memory, 1, ALLOCATION + 32 * BLOCK_BYTES);
+    // Its 32 blocks are much of so small a device.
+    accesses.set_capacity(100);
+    let queued = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
+    let extent = |count| Extent {
+        first: 0x100,
+        count,
+    };
+    assert_eq!(queued.sweep.as_deref(), Some(&[extent(32)][..]));
+    accesses.reaches.insert(ARGUMENT.shape, 48 * BLOCK_BYTES);
+    let longer = accesses.with_missed(6, &queued, &[ARGUMENT], &memory);
+    let longer = longer.expect("it uses more");
+    assert_eq!(longer.sweep.as_deref(), Some(&[extent(48)][..]));
+    let small = Access {
+        sweep: None,
+        ..queued
+    };
+    let longer = accesses.with_missed(6, &small, &[ARGUMENT], &memory);
+    assert!(longer.expect("it uses more").sweep.is_none(), "it is not");
+}
+
+#[test]
+fn a_function_that_used_a_part_once_uses_all_after_many_launches_in_a_row_that_did() {
+    let (_, mut accesses) = one_allocation();
+    let mut observe = |touched: u64| accesses.observe(3, 64, touched);
+    assert!(!observe(20), "a part");
+    for _ in 0..2 {
+        for _ in 1..IN_A_ROW {
+            assert!(!observe(64));
+        }
+        assert!(!observe(40), "a part again");
+    }
+    for _ in 1..IN_A_ROW {
+        assert!(!observe(60));
+    }
+    assert!(observe(60));
+    assert!(!observe(64), "it is known");
+    assert!(!observe(20));
+    assert!(!observe(64), "no more");
 }
 
 #[test]
