@@ -195,8 +195,8 @@ impl Accesses {
                 small = range;
             }
             let large = range.bytes > SWEEP_BLOCKS / 8 * BLOCK_BYTES;
-            let whole = object.offset == 0 && range.bytes == object.rest_bytes;
-            let alone = || whole && !memory.is_cut(range.address);
+            let all = object.offset == 0 && range.bytes == object.rest_bytes;
+            let alone = || all && !memory.is_cut(range.address);
             exact &= !large || object.part || alone();
             ranges.push(range);
             least.push(small);

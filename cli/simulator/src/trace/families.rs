@@ -99,8 +99,8 @@ pub struct Shape {
     pub blocks: u32,
     /// Launches of an iteration, about.
     pub launches: u32,
-    /// Launches, in percent, that read one block more, somewhere, and take longer or
-    /// shorter by up to a half.
+    /// Kernels, in percent, that read one block more, somewhere, and take longer or shorter by
+    /// up to a half.
     pub noise_percent: u32,
     /// Duration of a launch for each block that it touches.
     pub block_time: Nanos,
@@ -208,7 +208,9 @@ impl Writer {
         };
         let mut time = self.shape.block_time.0 * touched.div_ceil(BLOCK_BYTES).max(1);
         let mut reads = reads.to_vec();
+        // A copy says what it reads.
         if let Some(memory) = self.noise
+            && kind == Kind::Kernel
             && self.random.chance(self.shape.noise_percent)
         {
             let block = self.random.below(memory.bytes / BLOCK_BYTES);
