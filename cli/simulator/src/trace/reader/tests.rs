@@ -1,6 +1,6 @@
 use std::io::Write;
 
-use super::super::program::{Launch, Mode};
+use super::super::program::{Call, Launch, Mode};
 use super::*;
 
 const HEADER: &str = r#"{"format":"oversub-trace","version":1,"workload":"w","source":"record","gpu":{"name":"g","memory_bytes":1},"iterations":1,"footprint_bytes":4194304,"later":[{}]}"#;
@@ -51,6 +51,37 @@ fn every_event_reaches_the_program() {
     let second = program.launch(Launch(1));
     assert!(!second.sync && !second.varies && second.kind == Kind::ToHost);
     assert_eq!(program.pointers(Launch(1)), [7]);
+}
+
+#[test]
+fn copies_and_memsets_say_what_they_overwrite_and_read() {
+    let region = |bytes: u64| Region {
+        address: 4_194_304,
+        bytes,
+    };
+    let call = |name: &str, reads: &str, writes: &str| {
+        let line = format!(
+            r#"{{"e":"k","fn":"{name}","sig":"1","us":1,"r":[{reads}],"w":[{writes}],"p":[7]}}"#
+        );
+        let whole = format!("{HEADER}\n{EVENTS}\n");
+        let mut lines: Vec<&str> = whole.lines().collect();
+        lines[6] = &line;
+        read_text(&lines.join("\n")).unwrap().call(Launch(1))
+    };
+    let (small, large) = ("[4194304,8]", "[4194304,2097152]");
+    let to_host = Call {
+        overwrites: None,
+        reads: Some(region(8)),
+    };
+    assert_eq!(call("memcpyDtoH", small, ""), Some(to_host));
+    let fill = Call {
+        overwrites: Some(region(2 << 20)),
+        reads: None,
+    };
+    assert_eq!(call("memset", "", large), Some(fill));
+    assert_eq!(call("kernel", small, large), None);
+    let pieces = "[4194304,8],[4194320,8]";
+    assert_eq!(call("memcpyHtoD", "", pieces), None, "not one range");
 }
 
 #[test]
