@@ -31,8 +31,12 @@ fn config() -> Config {
 
 /// So many blocks are obtained, whose content is on the host.
 fn obtain(engine: &mut Engine, blocks: u64) {
+    obtain_at(engine, ADDRESS, blocks);
+}
+
+fn obtain_at(engine: &mut Engine, address: u64, blocks: u64) -> Range {
     let range = Range {
-        address: ADDRESS,
+        address,
         bytes: blocks * BLOCK_BYTES,
     };
     let alloc = Event::Alloc {
@@ -42,6 +46,13 @@ fn obtain(engine: &mut Engine, blocks: u64) {
         on_host: true,
     };
     engine.step(Micros(0), &alloc);
+    range
+}
+
+/// So many blocks, and so many in another allocation: that one.
+fn obtain_two(engine: &mut Engine, blocks: u64, others: u64) -> Range {
+    obtain(engine, blocks);
+    obtain_at(engine, 2 * ADDRESS, others)
 }
 
 fn launch(engine: &mut Engine, seq: u64, function: u32, words: &[u64]) {
@@ -165,18 +176,7 @@ fn what_launches_in_the_queue_use_is_not_over_before_they_come_to_it() {
     const REST: u64 = 100;
     let capacity = Bytes(1_000 * BLOCK_BYTES);
     let mut engine = Engine::new(Config::new(PolicyKind::Foresight, capacity)).unwrap();
-    obtain(&mut engine, MOST);
-    let other = Range {
-        address: 2 * ADDRESS,
-        bytes: REST * BLOCK_BYTES,
-    };
-    let alloc = Event::Alloc {
-        range: other,
-        pool: false,
-        prefetched: false,
-        on_host: true,
-    };
-    engine.step(Micros(0), &alloc);
+    let other = obtain_two(&mut engine, MOST, REST);
     // More than half of the device, and a part of it that is known to be used.
     for seq in 1..=3 {
         launch(&mut engine, seq, 1, &[ADDRESS, other.address]);
@@ -207,18 +207,7 @@ fn what_launches_in_the_queue_use_beyond_a_pointer_they_use_when_they_come_to_it
     const REST: u64 = 100;
     let capacity = Bytes(1_400 * BLOCK_BYTES);
     let mut engine = Engine::new(Config::new(PolicyKind::Foresight, capacity)).unwrap();
-    obtain(&mut engine, MOST);
-    let other = Range {
-        address: 2 * ADDRESS,
-        bytes: REST * BLOCK_BYTES,
-    };
-    let alloc = Event::Alloc {
-        range: other,
-        pool: false,
-        prefetched: false,
-        on_host: true,
-    };
-    engine.step(Micros(0), &alloc);
+    let other = obtain_two(&mut engine, MOST, REST);
     // Its pointer cuts the allocation in two for the others.
     launch(&mut engine, 1, 2, &[block(MOST / 2).address]);
     for seq in 2..50 {
