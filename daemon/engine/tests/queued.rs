@@ -67,17 +67,30 @@ fn launch(engine: &mut Engine, seq: u64, function: u32, words: &[u64]) {
     engine.step(Micros(10), &launch);
 }
 
+/// The device faults on so many parts of a block.
+fn fault(engine: &mut Engine, now: u64, number: u64, faults: u32) {
+    let fault = Event::Fault {
+        address: block(number).address,
+        faults,
+        by_host: false,
+    };
+    engine.step(Micros(now), &fault);
+}
+
+/// Which launches use the first and the last block of a range next.
+fn next_uses(engine: &Engine, range: Range) -> [Option<u64>; 2] {
+    [range.address, range.end() - 1].map(|address| {
+        let why = engine.why(BlockId::containing(address));
+        why.expect("it is tracked").next_use
+    })
+}
+
 /// The oldest launch faults on the first so many blocks, and is over.
 fn fault_and_end(engine: &mut Engine, seq: u64, used: u64) {
     for number in 0..used {
-        let now = Micros(100 + number * 100);
-        let fault = Event::Fault {
-            address: block(number).address,
-            faults: 8,
-            by_host: false,
-        };
-        engine.step(now, &fault);
-        engine.step(now, &moved(number, Direction::In, Cause::Fault));
+        let now = 100 + number * 100;
+        fault(engine, now, number, 8);
+        engine.step(Micros(now), &moved(number, Direction::In, Cause::Fault));
     }
     end(engine, 5_000, seq);
 }
@@ -183,22 +196,8 @@ fn what_launches_in_the_queue_use_is_not_over_before_they_come_to_it() {
     }
     fault_and_end(&mut engine, 1, MOST);
     // The second one has come to the middle of both.
-    let fault = Event::Fault {
-        address: block(MOST / 2).address,
-        faults: 1,
-        by_host: false,
-    };
-    engine.step(Micros(80_000), &fault);
-    let next_use = |number: u64| {
-        let id = BlockId::containing(other.address + number * BLOCK_BYTES);
-        engine.why(id).unwrap().next_use.unwrap()
-    };
-    let (passed, coming) = (next_use(0), next_use(REST - 1));
-    assert_eq!(
-        passed,
-        coming + 1,
-        "it is used by the second one and then by the third"
-    );
+    fault(&mut engine, 80_000, MOST / 2, 1);
+    assert_eq!(next_uses(&engine, other), [Some(3), Some(2)]);
 }
 
 #[test]
@@ -220,15 +219,6 @@ fn what_launches_in_the_queue_use_beyond_a_pointer_they_use_when_they_come_to_it
     fault_and_end(&mut engine, 2, MOST);
     end(&mut engine, 70_000, 24);
     // It has come to the middle of both.
-    let fault = Event::Fault {
-        address: block(MOST / 2).address,
-        faults: 1,
-        by_host: false,
-    };
-    engine.step(Micros(80_000), &fault);
-    let next_use = |number: u64| {
-        let id = BlockId::containing(other.address + number * BLOCK_BYTES);
-        engine.why(id).unwrap().next_use
-    };
-    assert_eq!((next_use(0), next_use(REST - 1)), (Some(30), Some(25)));
+    fault(&mut engine, 80_000, MOST / 2, 1);
+    assert_eq!(next_uses(&engine, other), [Some(30), Some(25)]);
 }
