@@ -6,11 +6,17 @@ use crate::units::Micros;
 const MARK_US: f64 = 500.0;
 /// Weight of the past in the mean duration.
 const SMOOTHING: f64 = 0.9;
+/// Launches over which the mean duration is taken as well: some turns of most programs. Of twice
+/// as many half are forgotten.
+const LONG: u64 = 1 << 12;
+
 /// The mean duration of launches, learned from progress.
 #[derive(Debug)]
 pub(crate) struct Pace {
     since: Micros,
     launch_us: f64,
+    /// Launches of late and the time that they took, microseconds.
+    long: (u64, u64),
 }
 
 impl Default for Pace {
@@ -18,6 +24,7 @@ impl Default for Pace {
         Self {
             since: Micros(0),
             launch_us: MARK_US,
+            long: (0, 0),
         }
     }
 }
@@ -37,6 +44,15 @@ impl Pace {
         // Many launches say more than one.
         let past = SMOOTHING.powi(launches.min(64) as i32);
         self.launch_us = past * self.launch_us + (1.0 - past) * each;
+        let (count, us) = (
+            self.long.0 + launches,
+            self.long.1 + now.0.saturating_sub(self.since.0),
+        );
+        self.long = if count < 2 * LONG {
+            (count, us)
+        } else {
+            (count / 2, us / 2)
+        };
         self.since = now;
     }
 
@@ -50,9 +66,13 @@ impl Pace {
         (us / self.launch_us.max(1.0)).ceil().clamp(0.0, 1024.0) as u32
     }
 
-    /// Launches between marks, 1 to 64.
+    /// Launches between marks, 1 to 64. Where launches are short for a while, long ones may follow
+    /// at any time, and a mark between them tells where the program is: so it is the longer one of
+    /// the two means that counts, and marks come twice as often at the most.
     pub(crate) fn stride(&self) -> u32 {
-        (MARK_US / self.launch_us.max(1.0)).clamp(1.0, f64::from(Self::MOST)) as u32
+        let (count, us) = self.long;
+        let mean_us = self.launch_us.max(us as f64 / count.max(1) as f64);
+        (MARK_US / mean_us.max(1.0)).clamp(1.0, f64::from(Self::MOST)) as u32
     }
 }
 
@@ -71,5 +91,32 @@ mod tests {
             pace.passed(Micros(40_000 + turn * 5_000), 1);
         }
         assert_eq!(pace.stride(), 1);
+    }
+
+    #[test]
+    fn short_launches_after_long_ones_leave_marks_close() {
+        let mut pace = Pace::default();
+        let mut now = 0;
+        for _turn in 0..4 {
+            for _long in 0..100 {
+                now += 2_000;
+                pace.passed(Micros(now), 1);
+            }
+            for _short in 0..10 {
+                now += 10 * 8;
+                pace.passed(Micros(now), 8);
+            }
+            assert!(pace.launch_us() < 11.0, "{}", pace.launch_us());
+            assert_eq!(pace.stride(), 1, "long ones come next");
+        }
+        for _short in 0..1 << 14 {
+            now += 10;
+            pace.passed(Micros(now), 1);
+        }
+        assert!(
+            pace.stride() > 8,
+            "long ones come no more: {}",
+            pace.stride()
+        );
     }
 }
