@@ -18,6 +18,9 @@ const USES: usize = 1024;
 /// The same while the uses of all blocks together take more than [`USES_BYTES`].
 const LEAST_USES: usize = 64;
 const USES_BYTES: usize = 12 << 20;
+/// While they take less than this, uses from before the place that the present repeats are kept:
+/// the next place may be a longer way back, as where every third turn is another.
+const SPARE_BYTES: usize = 8 << 20;
 
 /// Where a block's content lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -267,6 +270,11 @@ impl Blocks {
             .habit
             .observe(&block.uses, moment / TICKS, lag, &mut self.trust);
         let most = self.most_uses();
+        let stale = if self.use_bytes < SPARE_BYTES {
+            0
+        } else {
+            stale
+        };
         let uses = &mut self.slots[slot as usize].uses;
         let before = uses.bytes();
         uses.push(moment, stale, most);

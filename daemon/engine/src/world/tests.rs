@@ -124,6 +124,30 @@ fn a_block_that_the_cycle_is_wrong_of_is_kept_for_its_own_next_turn() {
 }
 
 #[test]
+fn what_comes_before_the_place_in_the_past_is_known_where_the_place_goes_back() {
+    let (mut world, _) = evicted_meanwhile();
+    let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
+    let other = other.expect("the second block");
+    // Each turn the second launch uses the block; every third turn is another.
+    let turns = [10, 10, 50, 10, 10, 50, 10, 10, 50].map(|first| first..first + 10);
+    for exec in turns.into_iter().flatten() {
+        let position = world.history.push((exec, exec), std::iter::empty());
+        if exec % 10 == 1 {
+            let (stale, lag) = (world.history.stale() * TICKS, world.history.lag());
+            let moment = position * TICKS;
+            world.blocks.will_use(other, moment, stale, lag);
+        }
+    }
+    assert_eq!(world.history.lag(), Some(30));
+    for _ in 0..90 {
+        world.window.pass(StreamId(0), Seq(1));
+        world.window.pop();
+    }
+    // The last turn was another one; the next one's second launch comes next.
+    assert_eq!(world.next_use(other) / TICKS, world.history.head() + 2);
+}
+
+#[test]
 fn a_launch_that_leaves_most_of_its_absent_blocks_alone_did_not_need_what_was_there() {
     let (mut world, slot) = evicted_meanwhile();
     world.used(slot, 1, Share::new(10, 30));
