@@ -34,7 +34,7 @@ pub(crate) fn carry_out(
 ) {
     world.was_full |= is_more_used(policy, world);
     let reserve = reserve(world);
-    drop_ended(now, world, stats, commands);
+    drop_ended(policy, now, world, stats, commands);
     drop_stale(policy, now, world, reserve, stats, commands);
     policy.stops.room = make_room(policy, now, world, reserve, stats, commands);
     touch(policy, now, world, reserve, stats, commands);
@@ -63,22 +63,29 @@ fn reserve(world: &World) -> i64 {
     }
 }
 
-/// What the program has given back is dropped in the order of its stream, where it is born again
-/// much later: the host runs ahead, so that the memory may have been handed out again by the time
+/// What the program has given back is dropped in the order of its stream, where its frame is of
+/// use before it is born again: the host runs ahead, so that the memory may have been handed out again by the time
 /// the device is through with it, and is never seen dead. The frame is worth a birth where the
 /// link could bring a good part of the device meanwhile.
-fn drop_ended(now: Micros, world: &mut World, stats: &mut Stats, commands: &mut Vec<Command>) {
+fn drop_ended(
+    policy: &Foresight,
+    now: Micros,
+    world: &mut World,
+    stats: &mut Stats,
+    commands: &mut Vec<Command>,
+) {
     let ended = std::mem::take(&mut world.ended);
     if !world.was_full {
         return;
     }
     let refill = (world.capacity / GAP_SHARE).max(1) * BLOCK_BYTES;
     let least_us = refill as f64 / world.orders.rate(Queue::In);
+    let horizon = policy.ranks.resident.last().map_or(0, |(key, _)| key) / TICKS;
     for Ended { slot, stream } in ended {
         let reborn = world.until_reborn(slot);
-        if world.drops_in_order(slot)
-            && reborn.is_some_and(|launches| launches as f64 * world.launch_us >= least_us)
-        {
+        let long = |launches: u64| launches as f64 * world.launch_us >= least_us;
+        let worth = |launches| long(launches) || world.is_peak_before(launches, horizon);
+        if world.drops_in_order(slot) && reborn.is_some_and(worth) {
             world.drop_in_order(now, (slot, stream), stats, commands);
         }
     }
