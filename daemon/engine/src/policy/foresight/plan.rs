@@ -63,10 +63,11 @@ fn reserve(world: &World) -> i64 {
     }
 }
 
-/// What the program has given back is dropped in the order of its stream, where its frame is of
-/// use before it is born again: the host runs ahead, so that the memory may have been handed out again by the time
-/// the device is through with it, and is never seen dead. The frame is worth a birth where the
-/// link could bring a good part of the device meanwhile.
+/// What the program has given back is dropped in the order of its stream, where its frame is of use
+/// before it is born again: the host runs ahead, so that the memory may have been handed out again
+/// by the time the device is through with it, and is never seen dead. The frame is worth a birth
+/// where the link could bring a good part of the device meanwhile, and where most is used at one
+/// time: there it takes the place of what would have to leave and come back.
 fn drop_ended(
     policy: &Foresight,
     now: Micros,
@@ -81,11 +82,23 @@ fn drop_ended(
     let refill = (world.capacity / GAP_SHARE).max(1) * BLOCK_BYTES;
     let least_us = refill as f64 / world.orders.rate(Queue::In);
     let horizon = policy.ranks.resident.last().map_or(0, |(key, _)| key) / TICKS;
+    // Neighbours are mostly born again by the same launch.
+    let mut same = None;
     for Ended { slot, stream } in ended {
-        let reborn = world.until_reborn(slot);
-        let long = |launches: u64| launches as f64 * world.launch_us >= least_us;
-        let worth = |launches| long(launches) || world.is_peak_before(launches, horizon);
-        if world.drops_in_order(slot) && reborn.is_some_and(worth) {
+        if !world.drops_in_order(slot) {
+            continue;
+        }
+        let Some(reborn) = world.until_reborn(slot) else {
+            continue;
+        };
+        let worth = match same {
+            Some((launches, worth)) if launches == reborn => worth,
+            _ => {
+                reborn as f64 * world.launch_us >= least_us || world.is_peak_before(reborn, horizon)
+            }
+        };
+        same = Some((reborn, worth));
+        if worth {
             world.drop_in_order(now, (slot, stream), stats, commands);
         }
     }
