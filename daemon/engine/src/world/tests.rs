@@ -128,21 +128,23 @@ fn what_comes_before_the_place_in_the_past_is_known_where_the_place_goes_back() 
     let (mut world, _) = evicted_meanwhile();
     let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
     let other = other.expect("the second block");
-    // Each turn the second launch uses the block; every third turn is another.
-    let turns = [10, 10, 50, 10, 10, 50, 10, 10, 50].map(|first| first..first + 10);
+    // Two launches of each turn use the block; now and then a turn is another.
+    let turns = [100, 500, 100, 100, 500].map(|first| first..first + 40);
     for exec in turns.into_iter().flatten() {
         let position = world.history.push((exec, exec), std::iter::empty());
-        if exec % 10 == 1 {
+        if matches!(exec % 100, 1 | 30) {
             let (stale, lag) = (world.history.stale() * TICKS, world.history.lag());
             let moment = position * TICKS;
             world.blocks.will_use(other, moment, stale, lag);
         }
     }
-    assert_eq!(world.history.lag(), Some(30));
-    for _ in 0..90 {
-        world.window.pass(StreamId(0), Seq(1));
-        world.window.pop();
-    }
+    assert_eq!(
+        world.history.lag(),
+        Some(120),
+        "it was 40 before the last turn"
+    );
+    world.window.pass(StreamId(0), Seq(1));
+    assert!(world.window.pop().is_some());
     // The last turn was another one; the next one's second launch comes next.
     assert_eq!(world.next_use(other) / TICKS, world.history.head() + 2);
 }
