@@ -117,6 +117,10 @@ fn standing(standing: &StandingView) -> String {
             "kept without need: its frame is taken once it is wanted sooner than the block is born again"
                 .to_owned()
         }
+        ("dying", _) => {
+            "left where it is: it was given back, and its frame is free before it could be moved out"
+                .to_owned()
+        }
         ("unborn", _) => "takes no frame until it is born".to_owned(),
         ("stale", _) => "its dead content on the host is about to be dropped".to_owned(),
         ("under-way", _) => "a command on it is under way".to_owned(),

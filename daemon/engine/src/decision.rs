@@ -307,6 +307,9 @@ pub enum Standing {
     /// Its content is dead; its frame is taken when it is wanted sooner than the block is born
     /// again.
     DeadKept,
+    /// It was given back, and its content is dead before it could be moved out: its frame is free
+    /// then.
+    Dying,
     /// It has no content and no frame; it gets one when it is born.
     Unborn,
     /// It is to be fetched, or given a frame: so many come before it, and the first of them

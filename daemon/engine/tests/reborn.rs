@@ -278,3 +278,163 @@ fn what_is_handed_out_again_is_dropped_where_most_is_used_before_it_is_born() {
     // used in between is born again with nothing more used before. The first turn tells nothing.
     assert_eq!(turns, [vec![], twice.clone(), twice]);
 }
+
+/// A program that is handed a part for one launch of each turn; the others of the turn use more
+/// than fits beside it.
+struct Gone {
+    engine: Engine,
+    launches: u64,
+    now: u64,
+    /// The longest there first.
+    resident: VecDeque<u64>,
+    /// Blocks of the part that were told to leave over the link.
+    left: Vec<u64>,
+}
+
+impl Gone {
+    const DEVICE: usize = 200;
+    const PART: (u64, u64) = (0, 64);
+    const KEPT: [(u64, u64); 2] = [(64, 90), (154, 90)];
+
+    fn new() -> Self {
+        let capacity = Bytes(Self::DEVICE as u64 * BLOCK_BYTES);
+        let mut config = Config::new(PolicyKind::Foresight, capacity);
+        // A block takes longer than a launch.
+        config.link_bytes_per_us = 1_000.0;
+        let mut engine = Engine::new(config).unwrap();
+        let [first, second] = Self::KEPT;
+        for (part, pool) in [(Self::PART, true), (first, false), (second, false)] {
+            let obtained = Event::Alloc {
+                range: blocks(part.0, part.1),
+                pool,
+                prefetched: false,
+                on_host: false,
+            };
+            engine.step(Micros(0), &obtained);
+        }
+        Self {
+            engine,
+            launches: 0,
+            now: 0,
+            resident: VecDeque::new(),
+            left: Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, event: &Event<'_>) {
+        self.engine.step(Micros(self.now), event);
+    }
+
+    fn launch(&mut self, function: u32, (first, count): (u64, u64)) {
+        self.launches += 1;
+        self.tell(&Event::Launch(Launch {
+            seq: Seq(self.launches),
+            stream: STREAM,
+            function: FunctionId(function),
+            grid: [(count << 9) as u32, 1, 1],
+            block: [1024, 1, 1],
+            words: &[blocks(first, count).address],
+        }));
+    }
+
+    /// Carries out at once what is ordered.
+    fn decide(&mut self) {
+        loop {
+            let mut commands = Vec::new();
+            self.engine.decide(Micros(self.now), &mut commands);
+            if commands.is_empty() {
+                return;
+            }
+            for command in commands {
+                for number in command.range.blocks().map(number) {
+                    let there = self.resident.iter().position(|&other| other == number);
+                    match (command.operation, there) {
+                        (Operation::Populate | Operation::Prefetch, None) => self.arrive(number),
+                        (Operation::Discard | Operation::Evict, Some(at)) => {
+                            self.resident.remove(at);
+                        }
+                        _ => {}
+                    }
+                    if command.operation == Operation::Evict && number < Self::PART.1 {
+                        self.left.push(number);
+                    }
+                }
+                let (queue, id) = (command.queue, command.id);
+                self.tell(&Event::Completed { queue, id });
+            }
+        }
+    }
+
+    /// Gives a block a frame, for which the driver may have to evict another.
+    fn arrive(&mut self, number: u64) {
+        if self.resident.len() == Self::DEVICE {
+            let range = blocks(self.resident.pop_front().unwrap(), 1);
+            self.tell(&Event::Migration {
+                range,
+                direction: Direction::Out,
+                cause: Cause::Eviction,
+            });
+        }
+        self.resident.push_back(number);
+    }
+
+    /// The running launch goes through its blocks.
+    fn run(&mut self, (first, count): (u64, u64)) {
+        for number in first..first + count {
+            self.now += 1;
+            if !self.resident.contains(&number) {
+                self.tell(&Event::Fault {
+                    address: blocks(number, 1).address,
+                    faults: 1,
+                    by_host: false,
+                });
+                self.arrive(number);
+                self.tell(&Event::Migration {
+                    range: blocks(number, 1),
+                    direction: Direction::In,
+                    cause: Cause::Fault,
+                });
+            }
+            self.decide();
+        }
+    }
+
+    /// One turn, all of which is told before the device begins with it.
+    fn turn(&mut self) {
+        let before = self.launches;
+        let range = blocks(Self::PART.0, Self::PART.1);
+        let seq = Seq(before + 1);
+        self.tell(&Event::Use { range, seq });
+        self.launch(0, Self::PART);
+        self.tell(&Event::Unuse {
+            address: range.address,
+            stream: STREAM,
+            seq: Seq(before + 2),
+        });
+        for (function, kept) in (1..).zip(Self::KEPT) {
+            self.launch(function, kept);
+        }
+        self.decide();
+        for (seq, used) in (before + 1..).zip([Self::PART, Self::KEPT[0], Self::KEPT[1]]) {
+            self.run(used);
+            self.tell(&Event::Progress {
+                stream: STREAM,
+                seq: Seq(seq),
+            });
+            self.decide();
+        }
+    }
+}
+
+#[test]
+fn what_is_dead_before_it_could_be_moved_out_is_not() {
+    let mut program = Gone::new();
+    for turn in 0..8 {
+        program.turn();
+        // The first turns tell nothing of what comes next.
+        if turn > 1 {
+            assert_eq!(program.left, [], "turn {turn}");
+        }
+        program.left.clear();
+    }
+}

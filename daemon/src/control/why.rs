@@ -201,6 +201,7 @@ impl From<Standing> for StandingView {
                 ..said("waits")
             },
             Standing::DeadKept => said("dead-kept"),
+            Standing::Dying => said("dying"),
             Standing::Unborn => said("unborn"),
             Standing::Stale => said("stale"),
             Standing::UnderWay => said("under-way"),

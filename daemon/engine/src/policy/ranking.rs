@@ -172,6 +172,12 @@ impl Keys {
         (old != UNRANKED).then_some(old)
     }
 
+    /// A block has a key.
+    pub(crate) fn has(&self, slot: u32) -> bool {
+        let key = self.by_slot.get(slot as usize);
+        key.is_some_and(|&key| key != UNRANKED)
+    }
+
     /// Estimated size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.by_slot.capacity() * size_of::<u64>()) as u64

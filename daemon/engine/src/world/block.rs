@@ -83,7 +83,7 @@ pub(crate) struct Block {
     pub id: BlockId,
     pub residency: Residency,
     /// Bytes known to lie on the device; a guess of the whole block without probes.
-    pub device_bytes: u64,
+    pub device_bytes: u32,
     /// Belongs to a pool segment: lives only where parts of it are handed out.
     pub pool: bool,
     /// Parts handed out that overlap it, or 1 where it is no pool memory.
@@ -93,6 +93,10 @@ pub(crate) struct Block {
     /// After which of these ends nothing of it was handed out: the lowest bit is the next end.
     /// What was handed out since then begins without content.
     breaks: u64,
+    /// Lower half of the position of the newest launch when the next of those came, and launches
+    /// from there to the one after it; 0: none, or not known.
+    death: u32,
+    death_gap: u16,
     /// Something was written since it was born.
     pub content: bool,
     /// The order in which it came to the device: the driver's list of migrated blocks.
@@ -148,10 +152,19 @@ impl Block {
     }
 
     /// A part of it was taken back, which the device may still use.
-    pub(crate) fn end_part(&mut self) {
+    pub(crate) fn end_part(&mut self, newest: u64) {
         let bit = 1_u64.checked_shl(self.ends).unwrap_or(0);
         self.ends += 1;
         if self.ends == self.lives {
+            // Of more than two, those in between are not known.
+            match self.breaks.count_ones() {
+                0 => (self.death, self.death_gap) = (newest as u32, 0),
+                1 if self.death > 0 => {
+                    let gap = (newest as u32).wrapping_sub(self.death);
+                    self.death_gap = u16::try_from(gap).unwrap_or(0);
+                }
+                _ => {}
+            }
             self.breaks |= bit;
         }
     }
@@ -167,7 +180,19 @@ impl Block {
         self.ends = self.ends.saturating_sub(1);
         let broke = self.breaks & 1 == 1;
         self.breaks >>= 1;
+        if broke {
+            let next = self.death.wrapping_add(self.death_gap.into());
+            self.death = if self.death_gap > 0 { next } else { 0 };
+            self.death_gap = 0;
+        }
         broke || self.lives == 0
+    }
+
+    /// The last moment at which its content is of use, if it was given back by the launch `newest`;
+    /// what was handed out since then begins without any.
+    pub(crate) fn dies(&self, newest: u64) -> Option<u64> {
+        let since = (newest as u32).wrapping_sub(self.death);
+        (self.death > 0).then(|| newest.saturating_sub(since.into()) * TICKS + TICKS - 1)
     }
 
     /// It faulted while the launch at `position` ran, which nothing foretold.
@@ -327,6 +352,8 @@ impl Blocks {
             lives: u32::from(!pool),
             ends: 0,
             breaks: 0,
+            death: 0,
+            death_gap: 0,
             content: false,
             migrated: 0,
             last_used,
@@ -393,7 +420,7 @@ impl Blocks {
         block.mapped = false;
         match residency {
             Residency::Unpopulated | Residency::Host => block.device_bytes = 0,
-            Residency::Device if block.device_bytes == 0 => block.device_bytes = BLOCK_BYTES,
+            Residency::Device if block.device_bytes == 0 => block.device_bytes = BLOCK_BYTES as u32,
             _ => {}
         }
         let (holds, leaves) = (block.holds_frame(), residency == Residency::MovingOut);

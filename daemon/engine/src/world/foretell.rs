@@ -89,6 +89,11 @@ impl World {
         declared.min(again)
     }
 
+    /// The last moment at which what a block holds is of use, where it was given back already.
+    pub(crate) fn dies(&self, slot: u32) -> Option<u64> {
+        self.blocks.get(slot).dies(self.history.head())
+    }
+
     /// In how many launches from the newest on a block is used again, as the learned cycle has
     /// it; none while there is no cycle.
     pub(crate) fn until_reborn(&self, slot: u32) -> Option<u64> {

@@ -223,12 +223,13 @@ impl World {
         };
         let range = self.memory.tracked(part.range);
         self.window.push_death(stream, seq, range);
+        let newest = self.history.head();
         for id in range.blocks() {
             let Some(slot) = self.blocks.find(id) else {
                 continue;
             };
             let block = self.blocks.get_mut(slot);
-            block.end_part();
+            block.end_part(newest);
             if self.discard && block.given_back() {
                 self.ended.push(Ended { slot, stream });
             }
@@ -273,7 +274,8 @@ impl World {
             let residency = block.residency;
             match direction {
                 Direction::In => {
-                    block.device_bytes = (block.device_bytes + overlap).min(BLOCK_BYTES);
+                    let there = u64::from(block.device_bytes) + overlap;
+                    block.device_bytes = there.min(BLOCK_BYTES) as u32;
                     match residency {
                         Residency::Device if cause != Cause::Call => {
                             self.blocks.migrated_again(slot);
@@ -285,7 +287,7 @@ impl World {
                     }
                 }
                 Direction::Out => {
-                    block.device_bytes = block.device_bytes.saturating_sub(overlap);
+                    block.device_bytes = block.device_bytes.saturating_sub(overlap as u32);
                     let empty = block.device_bytes == 0;
                     let unproven = block.unproven;
                     block.left_seen = true;
@@ -319,8 +321,11 @@ impl World {
         let address = allocation.range.address;
         self.visits.fetched(address);
         // What faults would have brought of the rest of the block is not known.
-        if block.device_bytes > 0 && !block.stays {
-            self.visits.not_brought(address, block.device_bytes);
+        if block.device_bytes > 0
+            && !block.stays
+            && let Some((name, _)) = self.memory.name_at(block.id.address())
+        {
+            self.visits.not_brought(name, block.device_bytes.into());
         }
     }
 
@@ -328,9 +333,11 @@ impl World {
     fn visited(&mut self, slot: u32, bytes: u64) {
         let block = self.blocks.get(slot);
         let arrives = !block.holds_frame();
+        if let Some((name, _)) = self.memory.name_at(block.id.address()) {
+            self.visits.brought(name, bytes, arrives);
+        }
         if let Some(allocation) = self.memory.allocation_at(block.id.address()) {
             let (address, floor) = (allocation.range.address, self.floor());
-            self.visits.brought(address, bytes, arrives);
             if self.use_on_host && block.left > 0 {
                 let came = (bytes, arrives);
                 self.visits.came(address, came, floor);
@@ -340,9 +347,8 @@ impl World {
 
     /// Launches use little of what faults bring of the block's allocation.
     pub(crate) fn is_thin(&self, slot: u32) -> bool {
-        let address = self.blocks.get(slot).id.address();
-        let allocation = self.memory.allocation_at(address);
-        allocation.is_some_and(|found| self.visits.is_thin(found.range.address))
+        let object = self.memory.name_at(self.blocks.get(slot).id.address());
+        object.is_some_and(|(name, _)| self.visits.is_thin(name))
     }
 
     /// A block that the driver's fault path is about to serve.

@@ -454,6 +454,34 @@ fn a_block_of_which_a_command_brings_the_rest_tells_nothing() {
     assert!(!bring(10..17, 1 << 16));
 }
 
+#[test]
+fn little_use_of_one_part_of_a_segment_says_nothing_of_the_others() {
+    let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+    let mut world = World::new(&config);
+    let part = |first| Range {
+        address: first * BLOCK_BYTES,
+        bytes: 8 * BLOCK_BYTES,
+    };
+    let segment = Range {
+        bytes: 16 * BLOCK_BYTES,
+        ..part(1)
+    };
+    world.alloc(segment, true, Residency::Host, &mut Stats::default());
+    for first in [1, 9] {
+        world.begin_part(part(first));
+    }
+    for id in 1..6 {
+        let (address, bytes) = (id * BLOCK_BYTES, 1 << 16);
+        world.moved(Range { address, bytes }, Direction::In, Cause::Fault);
+    }
+    let thin = |id| {
+        let slot = world.blocks.find(BlockId(id)).expect("it was allocated");
+        world.is_thin(slot)
+    };
+    assert!(thin(8), "as the rest of its part");
+    assert!(!thin(9), "another part");
+}
+
 /// A world with one pool segment of two blocks, handed out, and one launch that uses the first
 /// one and is not over; the slot of that.
 fn handed_out() -> (World, Stats, u32) {
@@ -512,6 +540,41 @@ fn content_dies_where_it_was_given_back_though_the_memory_is_handed_out_again() 
     world.settle(done.expect("it was ordered"), false);
     let block = world.blocks.get(slot);
     assert_eq!(block.residency, Residency::Unpopulated, "it is to be born");
+}
+
+#[test]
+fn it_is_known_by_when_content_is_dead_that_was_given_back() {
+    let (mut world, _, slot) = handed_out();
+    let range = Range {
+        address: BLOCK_BYTES,
+        bytes: 2 * BLOCK_BYTES,
+    };
+    let last_of = |launch: u64| Some(launch * TICKS + TICKS - 1);
+    let dies = |world: &World| world.dies(slot);
+    assert_eq!(dies(&world), None, "it is handed out");
+    // A program that is handed it for one launch after the other, far ahead of the device.
+    let none: Arc<[Extent]> = Arc::from([]);
+    for launch in 1..=4 {
+        world.end_part(range.address, StreamId(0), Seq(launch + 1));
+        let access = Access {
+            set: none.clone(),
+            loose: none.clone(),
+            sweep: None,
+        };
+        let position = world.history.push((0, 0), std::iter::empty());
+        let call = (Seq(launch + 1), StreamId(0));
+        world
+            .window
+            .push((position, 0), call, access, Arc::from([]));
+        world.begin_part(range);
+    }
+    // Of the next two deaths it is known.
+    for expected in [last_of(1), last_of(2), None, None] {
+        assert_eq!(dies(&world), expected);
+        world.bury(range);
+    }
+    world.end_part(range.address, StreamId(0), Seq(6));
+    assert_eq!(dies(&world), last_of(5));
 }
 
 #[test]

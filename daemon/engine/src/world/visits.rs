@@ -1,7 +1,7 @@
 //! How much of its blocks is used each time faults bring them back: evidence that an
 //! allocation is better used where it lies.
 //!
-//! Owns the counts, by allocation. A visit is a block's stay on the device that a fault began,
+//! Owns the counts, by allocation, and by object how much of its blocks faults bring. A visit is a block's stay on the device that a fault began,
 //! after it had been there before. Rows of a table, nodes of a graph: faults bring a few pages
 //! of 64 KiB, and the 2 MiB that they take are given up before more of them is used. Such a
 //! visit costs a fault, a transfer and an eviction for what one access over the link would
@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::hash::Map;
 use crate::profile::ON_HOST;
 use crate::units::{BLOCK_BYTES, Micros};
 
@@ -27,6 +28,8 @@ const LAUNCHES: u64 = 4;
 /// times as many, half are forgotten.
 const BROUGHT: u64 = 4;
 const BROUGHT_MEMORY: u64 = 128;
+/// Most objects of which that is counted.
+const OBJECTS: usize = 1 << 14;
 /// Less than one in so many bytes of them is little.
 const THIN: u64 = 2;
 
@@ -59,8 +62,6 @@ pub(crate) struct Visit {
     stay: Stay,
     /// It stayed on the host in an earlier run.
     expected: bool,
-    /// Blocks that faults brought from the host, for the first time or again, and bytes of them.
-    brought: (u64, u64),
 }
 
 impl Visit {
@@ -90,6 +91,9 @@ pub(crate) struct Sparse {
 #[derive(Debug, Default)]
 pub(crate) struct Visits {
     by_allocation: BTreeMap<u64, Visit>,
+    /// By the name of an object, an allocation or a part that is handed out: blocks that faults
+    /// brought, for the first time or again, and bytes of them.
+    brought: Map<u64, (u64, u64)>,
     /// Visits since they were last looked at.
     unseen: u64,
     /// One of them may be enough.
@@ -114,11 +118,13 @@ impl Visits {
         self.looked_for |= visit.count >= VISITS || self.unseen >= VISITS;
     }
 
-    /// A fault, or what the driver brings with it, moved so many bytes of a block; `arrives`: it
-    /// was not there yet.
-    pub(crate) fn brought(&mut self, address: u64, bytes: u64, arrives: bool) {
-        let visit = self.by_allocation.entry(address).or_default();
-        let (blocks, sum) = &mut visit.brought;
+    /// A fault, or what the driver brings with it, moved so many bytes of a block of the object of
+    /// this name; `arrives`: it was not there yet.
+    pub(crate) fn brought(&mut self, name: u64, bytes: u64, arrives: bool) {
+        if self.brought.len() >= OBJECTS && !self.brought.contains_key(&name) {
+            return;
+        }
+        let (blocks, sum) = self.brought.entry(name).or_default();
         (*blocks, *sum) = (*blocks + u64::from(arrives), *sum + bytes);
         if *blocks >= BROUGHT * BROUGHT_MEMORY {
             (*blocks, *sum) = (*blocks / 2, *sum / 2);
@@ -127,20 +133,18 @@ impl Visits {
 
     /// Of a block of which faults brought so many bytes a command brought the rest: it does not
     /// count, but where there is hardly another.
-    pub(crate) fn not_brought(&mut self, address: u64, bytes: u64) {
-        if let Some(visit) = self.by_allocation.get_mut(&address) {
-            let (blocks, sum) = &mut visit.brought;
-            if *blocks > BROUGHT {
-                (*blocks, *sum) = (*blocks - 1, sum.saturating_sub(bytes));
-            }
+    pub(crate) fn not_brought(&mut self, name: u64, bytes: u64) {
+        if let Some((blocks, sum)) = self.brought.get_mut(&name)
+            && *blocks > BROUGHT
+        {
+            (*blocks, *sum) = (*blocks - 1, sum.saturating_sub(bytes));
         }
     }
 
-    /// Launches use little of each block of the allocation that faults bring.
-    pub(crate) fn is_thin(&self, address: u64) -> bool {
-        let visit = self.by_allocation.get(&address);
-        visit.is_some_and(|visit| {
-            let (blocks, bytes) = visit.brought;
+    /// Launches use little of each block of the object that faults bring.
+    pub(crate) fn is_thin(&self, name: u64) -> bool {
+        let brought = self.brought.get(&name);
+        brought.is_some_and(|&(blocks, bytes)| {
             blocks >= BROUGHT && bytes * THIN < blocks * BLOCK_BYTES
         })
     }
@@ -299,7 +303,9 @@ impl Visits {
 
     /// Estimated size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.by_allocation.len() * size_of::<(u64, Visit)>() * 3 / 2) as u64
+        let allocations = self.by_allocation.len() * size_of::<(u64, Visit)>() * 3 / 2;
+        let objects = self.brought.capacity() * (size_of::<(u64, (u64, u64))>() + 1);
+        (allocations + objects) as u64
     }
 }
 
@@ -417,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_is_thin_where_faults_bring_less_than_half_of_a_block() {
+    fn an_object_is_thin_where_faults_bring_less_than_half_of_a_block() {
         let mut visits = Visits::default();
         for block in 0..4 {
             assert!(!visits.is_thin(TABLE), "{block} tell nothing");

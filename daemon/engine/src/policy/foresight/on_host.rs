@@ -596,7 +596,7 @@ fn let_migrate(
 
 /// It takes a frame, and faults alone filled a part of it.
 fn is_partly_there(block: &crate::world::block::Block) -> bool {
-    block.residency == Residency::Device && block.device_bytes < BLOCK_BYTES
+    block.residency == Residency::Device && u64::from(block.device_bytes) < BLOCK_BYTES
 }
 
 /// The blocks of the allocation that begins there.

@@ -164,6 +164,7 @@ fn make_room(
         + world.blocks.moving_out() as i64
         + policy.ranks.dead.len() as i64;
     let fetches = near_fetches(policy, world);
+    let repeats = world.history.lag().is_some();
     let takes_calls = world.takes_calls(Queue::Out, out_limit(world));
     let mut growth = None;
     while let Some((key, slot)) = policy.ranks.resident.last() {
@@ -173,6 +174,13 @@ fn make_room(
         let over = world.enforce && have < 0;
         if key <= world.guard_end && !over {
             return Stop::InUse;
+        }
+        // It is dead by the time that an eviction would be over, and its frame free for nothing:
+        // it waits for that. When launches end is not known while they do not come again.
+        let dies = world.dies(slot).filter(|&dies| dies < key);
+        if repeats && !over && dies.is_some_and(|dies| dies <= world.guard_end) {
+            policy.ranks.take_out(slot);
+            continue;
         }
         let mut because = Reason::Reserve.into();
         if over {
@@ -248,7 +256,7 @@ fn touch(
             return;
         }
         // The call would bring what is missing of it.
-        if block.device_bytes < BLOCK_BYTES {
+        if u64::from(block.device_bytes) < BLOCK_BYTES {
             continue;
         }
         world.order(now, Operation::Touch, slot, Reason::Kept, stats, commands);

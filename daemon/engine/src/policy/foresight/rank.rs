@@ -190,6 +190,9 @@ impl Ranks {
             stop: stops.fetch,
         };
         match place {
+            Place::Resident if world.dies(slot).is_some() && !self.keys.has(slot) => {
+                Standing::Dying
+            }
             Place::Resident => {
                 let (before, last) = self.resident.after(key, slot);
                 let (victim_key, victim) = last.unwrap_or((key, slot));
