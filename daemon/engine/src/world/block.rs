@@ -158,7 +158,7 @@ impl Block {
         if self.ends == self.lives {
             // Of more than two, those in between are not known.
             match self.breaks.count_ones() {
-                0 => (self.death, self.death_gap) = (newest as u32, 0),
+                0 if bit > 0 => (self.death, self.death_gap) = (newest as u32, 0),
                 1 if self.death > 0 => {
                     let gap = (newest as u32).wrapping_sub(self.death);
                     self.death_gap = u16::try_from(gap).unwrap_or(0);

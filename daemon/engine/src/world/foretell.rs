@@ -89,9 +89,11 @@ impl World {
         declared.min(again)
     }
 
-    /// The last moment at which what a block holds is of use, where it was given back already.
+    /// The last moment at which what a block holds is of use, where it was given back already and
+    /// the device has not come there.
     pub(crate) fn dies(&self, slot: u32) -> Option<u64> {
-        self.blocks.get(slot).dies(self.history.head())
+        let dies = self.blocks.get(slot).dies(self.history.head());
+        dies.filter(|&dies| dies >= self.moment())
     }
 
     /// In how many launches from the newest on a block is used again, as the learned cycle has

@@ -542,6 +542,20 @@ fn content_dies_where_it_was_given_back_though_the_memory_is_handed_out_again() 
     assert_eq!(block.residency, Residency::Unpopulated, "it is to be born");
 }
 
+/// Queues a launch that uses nothing.
+fn queue(world: &mut World, seq: u64) {
+    let none: Arc<[Extent]> = Arc::from([]);
+    let access = Access {
+        set: none.clone(),
+        loose: none,
+        sweep: None,
+    };
+    let position = world.history.push((0, 0), std::iter::empty());
+    let call = (Seq(seq), StreamId(0));
+    let arguments = Arc::from([]);
+    world.window.push((position, 0), call, access, arguments);
+}
+
 #[test]
 fn it_is_known_by_when_content_is_dead_that_was_given_back() {
     let (mut world, _, slot) = handed_out();
@@ -553,19 +567,9 @@ fn it_is_known_by_when_content_is_dead_that_was_given_back() {
     let dies = |world: &World| world.dies(slot);
     assert_eq!(dies(&world), None, "it is handed out");
     // A program that is handed it for one launch after the other, far ahead of the device.
-    let none: Arc<[Extent]> = Arc::from([]);
     for launch in 1..=4 {
         world.end_part(range.address, StreamId(0), Seq(launch + 1));
-        let access = Access {
-            set: none.clone(),
-            loose: none.clone(),
-            sweep: None,
-        };
-        let position = world.history.push((0, 0), std::iter::empty());
-        let call = (Seq(launch + 1), StreamId(0));
-        world
-            .window
-            .push((position, 0), call, access, Arc::from([]));
+        queue(&mut world, launch + 1);
         world.begin_part(range);
     }
     // Of the next two deaths it is known.
@@ -575,6 +579,32 @@ fn it_is_known_by_when_content_is_dead_that_was_given_back() {
     }
     world.end_part(range.address, StreamId(0), Seq(6));
     assert_eq!(dies(&world), last_of(5));
+}
+
+#[test]
+fn a_death_after_more_ends_than_are_kept_is_not_known() {
+    for (parts, known) in [(64, true), (70, false)] {
+        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+        let mut world = World::new(&config);
+        let part = |number: u64| Range {
+            address: BLOCK_BYTES + number * 4096,
+            bytes: 4096,
+        };
+        let segment = Range {
+            bytes: BLOCK_BYTES,
+            ..part(0)
+        };
+        world.alloc(segment, true, Residency::Device, &mut Stats::default());
+        queue(&mut world, 1);
+        for number in 0..parts {
+            world.begin_part(part(number));
+        }
+        for number in 0..parts {
+            world.end_part(part(number).address, StreamId(0), Seq(1));
+        }
+        let slot = world.blocks.find(BlockId(1)).expect("it is tracked");
+        assert_eq!(world.dies(slot).is_some(), known, "{parts} parts");
+    }
 }
 
 #[test]

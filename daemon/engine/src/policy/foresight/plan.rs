@@ -176,9 +176,11 @@ fn make_room(
             return Stop::InUse;
         }
         // It is dead by the time that an eviction would be over, and its frame free for nothing:
-        // it waits for that. When launches end is not known while they do not come again.
+        // it waits for that, but where a budget would not. When launches end is not known while
+        // they do not come again.
+        let waits = repeats && (have >= reserve || !world.enforce);
         let dies = world.dies(slot).filter(|&dies| dies < key);
-        if repeats && !over && dies.is_some_and(|dies| dies <= world.guard_end) {
+        if waits && dies.is_some_and(|dies| dies <= world.guard_end) {
             policy.ranks.take_out(slot);
             continue;
         }
