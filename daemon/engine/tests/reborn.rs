@@ -16,13 +16,78 @@ const DEVICE_BLOCKS: usize = 16;
 const PARTS: u64 = 3;
 const BLOCKS: u64 = 8;
 
+/// A device with room for some blocks, whose driver evicts what is there the longest.
+struct Device {
+    room: usize,
+    /// The longest there first.
+    resident: VecDeque<u64>,
+}
+
+impl Device {
+    fn new(room: usize) -> Self {
+        let resident = VecDeque::new();
+        Self { room, resident }
+    }
+
+    /// A launch comes to a block, which may fault.
+    fn touch(&mut self, engine: &mut Engine, now: u64, number: u64) {
+        if self.resident.contains(&number) {
+            return;
+        }
+        let range = blocks(number, 1);
+        let fault = Event::Fault {
+            address: range.address,
+            faults: 8,
+            by_host: false,
+        };
+        engine.step(Micros(now), &fault);
+        self.arrive(engine, now, number);
+        let arrived = Event::Migration {
+            range,
+            direction: Direction::In,
+            cause: Cause::Fault,
+        };
+        engine.step(Micros(now), &arrived);
+    }
+
+    /// Gives a block a frame, for which the driver may have to evict another.
+    fn arrive(&mut self, engine: &mut Engine, now: u64, number: u64) {
+        if self.resident.len() == self.room {
+            let evicted = Event::Migration {
+                range: blocks(self.resident.pop_front().unwrap(), 1),
+                direction: Direction::Out,
+                cause: Cause::Eviction,
+            };
+            engine.step(Micros(now), &evicted);
+        }
+        self.resident.push_back(number);
+    }
+
+    /// Carries out a command.
+    fn complete(&mut self, engine: &mut Engine, now: u64, command: &Command) {
+        for number in command.range.blocks().map(number) {
+            let there = self.resident.iter().position(|&other| other == number);
+            match (command.operation, there) {
+                (Operation::Populate | Operation::Prefetch, None) => {
+                    self.arrive(engine, now, number);
+                }
+                (Operation::Discard | Operation::Evict, Some(at)) => {
+                    self.resident.remove(at);
+                }
+                _ => {}
+            }
+        }
+        let (queue, id) = (command.queue, command.id);
+        engine.step(Micros(now), &Event::Completed { queue, id });
+    }
+}
+
 /// A program that is handed one part after the other, writes it and gives it back.
 struct Scratch {
     engine: Engine,
     now: u64,
     launches: u64,
-    /// The longest there first.
-    resident: VecDeque<u64>,
+    device: Device,
 }
 
 impl Scratch {
@@ -35,7 +100,7 @@ impl Scratch {
             engine: Engine::new(config).unwrap(),
             now: 0,
             launches: 0,
-            resident: VecDeque::new(),
+            device: Device::new(DEVICE_BLOCKS),
         };
         scratch.tell(&Event::Alloc {
             range: blocks(0, PARTS * BLOCKS),
@@ -55,44 +120,9 @@ impl Scratch {
         let mut commands = Vec::new();
         self.engine.decide(Micros(self.now), &mut commands);
         for command in commands {
-            self.complete(command);
+            self.now += 10;
+            self.device.complete(&mut self.engine, self.now, &command);
         }
-    }
-
-    fn complete(
-        &mut self,
-        Command {
-            operation,
-            range,
-            queue,
-            id,
-            ..
-        }: Command,
-    ) {
-        for number in range.blocks().map(number) {
-            let there = self.resident.iter().position(|&other| other == number);
-            match (operation, there) {
-                (Operation::Populate | Operation::Prefetch, None) => self.arrive(number),
-                (Operation::Discard | Operation::Evict, Some(at)) => {
-                    self.resident.remove(at);
-                }
-                _ => {}
-            }
-        }
-        self.tell(&Event::Completed { queue, id });
-    }
-
-    /// Gives a block a frame, for which the driver may have to evict another.
-    fn arrive(&mut self, number: u64) {
-        if self.resident.len() == DEVICE_BLOCKS {
-            let range = blocks(self.resident.pop_front().unwrap(), 1);
-            self.tell(&Event::Migration {
-                range,
-                direction: Direction::Out,
-                cause: Cause::Eviction,
-            });
-        }
-        self.resident.push_back(number);
     }
 
     /// One turn of the program.
@@ -112,19 +142,8 @@ impl Scratch {
             }));
             self.decide();
             for number in range.blocks().map(number) {
-                if !self.resident.contains(&number) {
-                    self.arrive(number);
-                    self.tell(&Event::Fault {
-                        address: blocks(number, 1).address,
-                        faults: 8,
-                        by_host: false,
-                    });
-                    self.tell(&Event::Migration {
-                        range: blocks(number, 1),
-                        direction: Direction::In,
-                        cause: Cause::Fault,
-                    });
-                }
+                self.now += 10;
+                self.device.touch(&mut self.engine, self.now, number);
                 self.decide();
             }
             self.now += 1_000;
@@ -160,6 +179,7 @@ fn what_is_born_last_leaves_its_frames_before_what_is_born_first_is_handed_out()
         scratch.turn();
         let last = (PARTS - 1) * BLOCKS..PARTS * BLOCKS;
         let there = scratch
+            .device
             .resident
             .iter()
             .filter(|&number| last.contains(number));
@@ -285,8 +305,7 @@ struct Gone {
     engine: Engine,
     launches: u64,
     now: u64,
-    /// The longest there first.
-    resident: VecDeque<u64>,
+    device: Device,
     /// Blocks of the part that were told to leave over the link.
     left: Vec<u64>,
 }
@@ -316,7 +335,7 @@ impl Gone {
             engine,
             launches: 0,
             now: 0,
-            resident: VecDeque::new(),
+            device: Device::new(Self::DEVICE),
             left: Vec::new(),
         }
     }
@@ -346,55 +365,21 @@ impl Gone {
                 return;
             }
             for command in commands {
-                for number in command.range.blocks().map(number) {
-                    let there = self.resident.iter().position(|&other| other == number);
-                    match (command.operation, there) {
-                        (Operation::Populate | Operation::Prefetch, None) => self.arrive(number),
-                        (Operation::Discard | Operation::Evict, Some(at)) => {
-                            self.resident.remove(at);
-                        }
-                        _ => {}
-                    }
-                    if command.operation == Operation::Evict && number < Self::PART.1 {
-                        self.left.push(number);
-                    }
+                if command.operation == Operation::Evict {
+                    let numbers = command.range.blocks().map(number);
+                    self.left
+                        .extend(numbers.filter(|&number| number < Self::PART.1));
                 }
-                let (queue, id) = (command.queue, command.id);
-                self.tell(&Event::Completed { queue, id });
+                self.device.complete(&mut self.engine, self.now, &command);
             }
         }
-    }
-
-    /// Gives a block a frame, for which the driver may have to evict another.
-    fn arrive(&mut self, number: u64) {
-        if self.resident.len() == Self::DEVICE {
-            let range = blocks(self.resident.pop_front().unwrap(), 1);
-            self.tell(&Event::Migration {
-                range,
-                direction: Direction::Out,
-                cause: Cause::Eviction,
-            });
-        }
-        self.resident.push_back(number);
     }
 
     /// The running launch goes through its blocks.
     fn run(&mut self, (first, count): (u64, u64)) {
         for number in first..first + count {
             self.now += 1;
-            if !self.resident.contains(&number) {
-                self.tell(&Event::Fault {
-                    address: blocks(number, 1).address,
-                    faults: 1,
-                    by_host: false,
-                });
-                self.arrive(number);
-                self.tell(&Event::Migration {
-                    range: blocks(number, 1),
-                    direction: Direction::In,
-                    cause: Cause::Fault,
-                });
-            }
+            self.device.touch(&mut self.engine, self.now, number);
             self.decide();
         }
     }
