@@ -132,14 +132,9 @@ impl Scratch {
             self.launches += 1;
             let seq = Seq(self.launches);
             self.tell(&Event::Use { range, seq });
-            self.tell(&Event::Launch(Launch {
-                seq,
-                stream: STREAM,
-                function: FunctionId(part as u32),
-                grid: [1 << 16, 1, 1],
-                block: [1024, 1, 1],
-                words: &[range.address],
-            }));
+            let which = (self.launches, part as u32);
+            self.now += 10;
+            launch(&mut self.engine, self.now, which, range);
             self.decide();
             for number in range.blocks().map(number) {
                 self.now += 10;
@@ -159,6 +154,19 @@ impl Scratch {
             self.decide();
         }
     }
+}
+
+/// Queues a launch of a function that is given a pointer to the range.
+fn launch(engine: &mut Engine, now: u64, (seq, function): (u64, u32), range: Range) {
+    let launch = Event::Launch(Launch {
+        seq: Seq(seq),
+        stream: STREAM,
+        function: FunctionId(function),
+        grid: [1 << 16, 1, 1],
+        block: [1024, 1, 1],
+        words: &[range.address],
+    });
+    engine.step(Micros(now), &launch);
 }
 
 fn blocks(first: u64, count: u64) -> Range {
@@ -206,15 +214,12 @@ impl Peak {
 
     fn launch(&mut self, engine: &mut Engine, function: u32, (first, count): (u64, u64)) {
         self.launches += 1;
-        let launch = Event::Launch(Launch {
-            seq: Seq(self.launches),
-            stream: STREAM,
-            function: FunctionId(function),
-            grid: [1 << 16, 1, 1],
-            block: [1024, 1, 1],
-            words: &[blocks(first, count).address],
-        });
-        engine.step(Micros(self.now), &launch);
+        launch(
+            engine,
+            self.now,
+            (self.launches, function),
+            blocks(first, count),
+        );
     }
 
     /// Hands out a part for one launch.
@@ -346,14 +351,8 @@ impl Gone {
 
     fn launch(&mut self, function: u32, (first, count): (u64, u64)) {
         self.launches += 1;
-        self.tell(&Event::Launch(Launch {
-            seq: Seq(self.launches),
-            stream: STREAM,
-            function: FunctionId(function),
-            grid: [(count << 9) as u32, 1, 1],
-            block: [1024, 1, 1],
-            words: &[blocks(first, count).address],
-        }));
+        let which = (self.launches, function);
+        launch(&mut self.engine, self.now, which, blocks(first, count));
     }
 
     /// Carries out at once what is ordered.

@@ -1,11 +1,12 @@
 //! How much of its blocks is used each time faults bring them back: evidence that an
 //! allocation is better used where it lies.
 //!
-//! Owns the counts, by allocation, and by object how much of its blocks faults bring. A visit is a block's stay on the device that a fault began,
-//! after it had been there before. Rows of a table, nodes of a graph: faults bring a few pages
-//! of 64 KiB, and the 2 MiB that they take are given up before more of them is used. Such a
-//! visit costs a fault, a transfer and an eviction for what one access over the link would
-//! have been (on first touches of new memory nothing is known yet: they do not count).
+//! Owns the counts, by allocation, and by object how much of its blocks faults bring. A visit
+//! is a block's stay on the device that a fault began, after it had been there before. Rows of
+//! a table, nodes of a graph: faults bring a few pages of 64 KiB, and the 2 MiB that they take
+//! are given up before more of them is used. Such a visit costs a fault, a transfer and an
+//! eviction for what one access over the link would have been (on first touches of new memory
+//! nothing is known yet: they do not count).
 
 use std::collections::{BTreeMap, BTreeSet};
 
