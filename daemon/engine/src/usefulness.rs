@@ -81,6 +81,12 @@ impl Usefulness {
         self.wasted_bytes += bytes;
     }
 
+    /// What was taken to be useful was wasted.
+    pub(crate) fn mistaken(&mut self, bytes: u64) {
+        self.useful_bytes = self.useful_bytes.saturating_sub(bytes);
+        self.wasted(bytes);
+    }
+
     /// What moved before it was needed, or at least before a fault would have moved it.
     pub(crate) fn helpful_bytes(&self) -> u64 {
         self.useful_bytes + self.late_bytes
@@ -96,7 +102,7 @@ impl Usefulness {
     pub(crate) fn since(&self, before: &Usefulness) -> Usefulness {
         Usefulness {
             issued_bytes: self.issued_bytes.saturating_sub(before.issued_bytes),
-            useful_bytes: self.useful_bytes - before.useful_bytes,
+            useful_bytes: self.useful_bytes.saturating_sub(before.useful_bytes),
             late_bytes: self.late_bytes - before.late_bytes,
             wasted_bytes: self.wasted_bytes - before.wasted_bytes,
         }

@@ -121,6 +121,8 @@ pub(crate) struct Block {
     pub parted: bool,
     /// Came by a prefetch and was not used since.
     pub unproven: bool,
+    /// It came by a prefetch, and the launch that runs is taken to have used it since.
+    pub presumed: bool,
     /// Populated for a launch while no cycle was known, and not used since.
     pub guessed: bool,
     /// How often it came by a prefetch and left while a launch that uses it ran: whether that
@@ -366,6 +368,7 @@ impl Blocks {
             habit: Habit::default(),
             parted: false,
             unproven: false,
+            presumed: false,
             guessed: false,
             undecided: 0,
             refused: false,

@@ -363,6 +363,12 @@ impl World {
         }
         // It left before it was used.
         let block = self.blocks.get_mut(slot);
+        if block.presumed && !block.holds_frame() {
+            block.presumed = false;
+            self.usefulness.mistaken(BLOCK_BYTES);
+            self.note(slot, Step::Came(Fate::Wasted));
+        }
+        let block = self.blocks.get_mut(slot);
         let undecided = u64::from(std::mem::take(&mut block.undecided));
         if undecided > 0 {
             self.note(slot, Step::Came(Fate::Wasted));
@@ -418,6 +424,7 @@ impl World {
         let (probes, remote) = (self.probes, self.remote || self.blocks.get(slot).stays);
         let block = self.blocks.get_mut(slot);
         block.last_used = position;
+        block.presumed = false;
         (block.refused, block.refusals) = (false, 0);
         if std::mem::take(&mut block.guessed) {
             self.guessed.came_to(BLOCK_BYTES, needed, false);
@@ -459,6 +466,19 @@ impl World {
                 self.blocks.set(slot, Residency::Device);
             }
             _ => {}
+        }
+    }
+
+    /// The launch that runs is taken to have gone past a block that it uses, as it does again and
+    /// again: if it was prefetched, that helped, unless a fault tells better. Its end may be far:
+    /// a launch that uses more than fits would be out of trust before.
+    pub(crate) fn gone_past(&mut self, slot: u32) {
+        let repeats = self.history.lag().is_some();
+        let block = self.blocks.get_mut(slot);
+        if repeats && block.residency == Residency::Device && block.unproven {
+            (block.unproven, block.presumed) = (false, true);
+            self.usefulness.useful(BLOCK_BYTES);
+            self.note(slot, Step::Came(Fate::Useful));
         }
     }
 

@@ -81,7 +81,12 @@ impl Progress {
         let by_time = self
             .shortest()
             .map_or(0, |shortest| passed.saturating_mul(TICKS) / shortest);
-        let reached = (self.known.0 + by_time).min(first_absent.unwrap_or(TICKS));
+        let mut reached = self.known.0 + by_time;
+        if let Some(absent) = first_absent.filter(|&absent| absent < reached) {
+            // It waits there: what time went by is not made up for.
+            reached = absent;
+            self.known = (absent.max(self.known.0), now);
+        }
         let reached = reached.saturating_sub(behind).min(TICKS - 1);
         self.ticks = self.ticks.max(reached);
     }
@@ -153,6 +158,15 @@ mod tests {
         let mut progress = learned();
         progress.estimate(Micros(2_500), Some(100));
         assert_eq!(progress.ticks(), 100 - BEHIND_BLOCKS);
+    }
+
+    #[test]
+    fn time_that_it_waited_for_what_is_not_there_is_not_made_up_for() {
+        let mut progress = learned();
+        progress.estimate(Micros(2_500), Some(100));
+        progress.estimate(Micros(2_900), Some(100));
+        progress.estimate(Micros(2_950), None);
+        assert_eq!(progress.ticks(), 100 + 50 - BEHIND_BLOCKS);
     }
 
     #[test]

@@ -87,6 +87,39 @@ fn it_was_wasted_if_it_faults_after_all() {
     assert_eq!(judged(&world), (0, 1));
 }
 
+/// A world in which blocks come again after a launch each, with one that a prefetch has brought
+/// and that the launch which runs has gone past.
+fn gone_past() -> (World, u32) {
+    let (mut world, slot) = evicted_meanwhile();
+    for _ in 0..4 {
+        world.history.push((0, 0), std::iter::empty());
+    }
+    assert!(world.history.lag().is_some());
+    let block = world.blocks.get_mut(slot);
+    (block.unproven, block.undecided) = (true, 0);
+    world.blocks.set(slot, Residency::Device);
+    world.gone_past(slot);
+    (world, slot)
+}
+
+#[test]
+fn a_block_that_its_launch_has_gone_past_was_useful_before_that_ends() {
+    let (mut world, slot) = gone_past();
+    assert_eq!(judged(&world), (1, 0));
+    world.used(slot, 1, Share::ALL);
+    assert_eq!(judged(&world), (1, 0), "it counts once");
+}
+
+#[test]
+fn it_was_not_if_it_left_and_faults_after_all() {
+    let (mut world, slot) = gone_past();
+    world.fault(BlockId(1));
+    assert_eq!(judged(&world), (1, 0), "it is there");
+    world.blocks.set(slot, Residency::Host);
+    world.fault(BlockId(1));
+    assert_eq!(judged(&world), (0, 1));
+}
+
 #[test]
 fn what_faults_unforeseen_is_expected_again_a_cycle_later() {
     let (mut world, _) = evicted_meanwhile();

@@ -37,6 +37,8 @@ pub(crate) struct Ranks {
     pub unborn: Order,
     /// Dead blocks whose content still lies on the host.
     pub stale: Order,
+    /// Blocks with a known use that are under way to the device.
+    pub coming: Order,
     /// Blocks on the device in the order in which the driver evicts.
     pub oldest: Ranking,
     prepared: Prepared,
@@ -64,6 +66,7 @@ enum Place {
     Births,
     Unborn,
     Stale,
+    Coming,
 }
 
 /// Live blocks that have a frame and no content yet.
@@ -110,18 +113,24 @@ impl Ranks {
                 self.births.first(),
                 self.dead.first(),
                 self.unborn.first(),
+                self.coming.first(),
             ];
             let Some((_, slot)) = overdue.into_iter().flatten().find(|&(key, _)| key < floor)
             else {
                 break;
             };
+            world.gone_past(slot);
             self.rank(world, slot);
         }
     }
 
-    /// The first moment at which anything is needed that is not there.
+    /// The first moment at which anything is needed that is not there, or only under way.
     pub(crate) fn first_absent(&self) -> Option<u64> {
-        let first = [self.absent.first(), self.births.first()];
+        let first = [
+            self.absent.first(),
+            self.births.first(),
+            self.coming.first(),
+        ];
         first.into_iter().flatten().map(|(key, _)| key).min()
     }
 
@@ -209,6 +218,7 @@ impl Ranks {
             Place::Stale => Standing::Stale,
             Place::Absent => waits(&self.absent),
             Place::Births => waits(&self.births),
+            Place::Coming => Standing::UnderWay,
             Place::None => Standing::NoUseKnown,
         }
     }
@@ -222,6 +232,7 @@ impl Ranks {
             Place::Births => Some(&mut self.births),
             Place::Unborn => Some(&mut self.unborn),
             Place::Stale => Some(&mut self.stale),
+            Place::Coming => Some(&mut self.coming),
         }
     }
 
@@ -234,6 +245,7 @@ impl Ranks {
             &self.births,
             &self.unborn,
             &self.stale,
+            &self.coming,
         ];
         let flags = self.places.capacity() + self.prepared.is.capacity();
         let orders = orders.into_iter().map(Order::bytes).sum::<u64>();
@@ -243,7 +255,7 @@ impl Ranks {
 
 /// Where a block that exists belongs, and its key there.
 fn place_of(world: &World, slot: u32, block: &Block) -> (Place, u64) {
-    if matches!(block.residency, Residency::MovingIn | Residency::MovingOut) {
+    if block.residency == Residency::MovingOut {
         return (Place::None, 0);
     }
     let next = world.next_use(slot);
@@ -271,6 +283,52 @@ fn place_of(world: &World, slot: u32, block: &Block) -> (Place, u64) {
         Residency::Unpopulated if block.dead() => (Place::Unborn, next.min(POSITIONS)),
         Residency::Unpopulated => (Place::Births, next.min(POSITIONS)),
         Residency::Host => (Place::Absent, next.min(POSITIONS)),
-        Residency::MovingIn | Residency::MovingOut => (Place::None, 0),
+        Residency::MovingIn if next == NEVER || block.dead() => (Place::None, 0),
+        Residency::MovingIn => (Place::Coming, next.min(POSITIONS)),
+        Residency::MovingOut => (Place::None, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Reason;
+    use crate::stats::Stats;
+    use crate::units::{BLOCK_BYTES, Micros, Range};
+    use crate::{Bytes, Config, Operation, PolicyKind};
+
+    #[test]
+    fn what_is_under_way_is_not_there_yet() {
+        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+        let (mut world, mut stats) = (World::new(&config), Stats::default());
+        let range = Range {
+            address: BLOCK_BYTES,
+            bytes: BLOCK_BYTES,
+        };
+        world.alloc(range, false, Residency::Host, &mut stats);
+        let slot = world.blocks.find(crate::BlockId(1)).unwrap();
+        let moment = 3 * TICKS + 7;
+        world.blocks.will_use(slot, moment, 0, None);
+        let mut ranks = Ranks::default();
+        ranks.refresh(&mut world);
+        assert_eq!(ranks.first_absent(), Some(moment));
+
+        let mut commands = Vec::new();
+        let (operation, because) = (Operation::Prefetch, Reason::Needed);
+        world.order(
+            Micros(0),
+            operation,
+            slot,
+            because,
+            &mut stats,
+            &mut commands,
+        );
+        ranks.refresh(&mut world);
+        assert_eq!(ranks.absent.first(), None);
+        assert_eq!(ranks.first_absent(), Some(moment));
+
+        world.blocks.set(slot, Residency::Device);
+        ranks.refresh(&mut world);
+        assert_eq!(ranks.first_absent(), None);
     }
 }
