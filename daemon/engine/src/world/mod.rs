@@ -473,9 +473,15 @@ impl World {
     /// again: if it was prefetched, that helped, unless a fault tells better. Its end may be far:
     /// a launch that uses more than fits would be out of trust before.
     pub(crate) fn gone_past(&mut self, slot: u32) {
+        let (begun, moment) = (self.floor() * TICKS, self.moment());
         let repeats = self.history.lag().is_some();
         let block = self.blocks.get_mut(slot);
-        if repeats && block.residency == Residency::Device && block.unproven {
+        let there = block.residency == Residency::Device && block.unproven;
+        let used = || {
+            let used = block.uses.at_or_after(begun);
+            used.is_some_and(|used| used < moment)
+        };
+        if repeats && there && used() {
             (block.unproven, block.presumed) = (false, true);
             self.usefulness.useful(BLOCK_BYTES);
             self.note(slot, Step::Came(Fate::Useful));

@@ -3,7 +3,7 @@
 //! Owns the estimate alone. Only launches that use many blocks are followed: what they have
 //! gone past can make room for what they come to. A fault tells the place; in between, the
 //! launch goes on no faster than it ever did, and no further than the first block that is not
-//! there.
+//! there. For one that is under way it waits without a fault.
 
 use crate::hash::Map;
 use crate::identity::UNKNOWN;
@@ -70,9 +70,9 @@ impl Progress {
         (BEHIND_BLOCKS * TICKS).div_ceil(self.blocks.max(1))
     }
 
-    /// Time has passed; `first_absent` is the first moment at which it needs what is not
-    /// there.
-    pub(crate) fn estimate(&mut self, now: Micros, first_absent: Option<u64>) {
+    /// Time has passed; `absent` is the first moment at which it needs what is not there, on
+    /// which it will fault, and `coming` that at which it needs what is under way.
+    pub(crate) fn estimate(&mut self, now: Micros, absent: Option<u64>, coming: Option<u64>) {
         if !self.followed {
             return;
         }
@@ -82,11 +82,12 @@ impl Progress {
             .shortest()
             .map_or(0, |shortest| passed.saturating_mul(TICKS) / shortest);
         let mut reached = self.known.0 + by_time;
-        if let Some(absent) = first_absent.filter(|&absent| absent < reached) {
+        if let Some(coming) = coming.filter(|&coming| coming < reached) {
             // It waits there: what time went by is not made up for.
-            reached = absent;
-            self.known = (absent.max(self.known.0), now);
+            reached = coming;
+            self.known = (coming.max(self.known.0), now);
         }
+        let reached = reached.min(absent.unwrap_or(TICKS));
         let reached = reached.saturating_sub(behind).min(TICKS - 1);
         self.ticks = self.ticks.max(reached);
     }
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn it_advances_with_time_and_stays_behind() {
         let mut progress = learned();
-        progress.estimate(Micros(2_500), None);
+        progress.estimate(Micros(2_500), None, None);
         assert_eq!(progress.ticks(), 500 - BEHIND_BLOCKS);
         assert_eq!(progress.ahead(100.0), Some(100));
         assert_eq!(
@@ -156,16 +157,16 @@ mod tests {
     #[test]
     fn it_does_not_go_past_what_is_not_there() {
         let mut progress = learned();
-        progress.estimate(Micros(2_500), Some(100));
+        progress.estimate(Micros(2_500), Some(100), None);
         assert_eq!(progress.ticks(), 100 - BEHIND_BLOCKS);
     }
 
     #[test]
-    fn time_that_it_waited_for_what_is_not_there_is_not_made_up_for() {
+    fn time_that_it_waited_for_what_is_under_way_is_not_made_up_for() {
         let mut progress = learned();
-        progress.estimate(Micros(2_500), Some(100));
-        progress.estimate(Micros(2_900), Some(100));
-        progress.estimate(Micros(2_950), None);
+        progress.estimate(Micros(2_500), None, Some(100));
+        progress.estimate(Micros(2_900), None, Some(100));
+        progress.estimate(Micros(2_950), None, None);
         assert_eq!(progress.ticks(), 100 + 50 - BEHIND_BLOCKS);
     }
 
@@ -183,7 +184,7 @@ mod tests {
         let mut progress = learned();
         progress.began(Micros(4_000), 7, TICKS, false);
         progress.faulted(Micros(4_010), 700);
-        progress.estimate(Micros(4_900), None);
+        progress.estimate(Micros(4_900), None, None);
         assert_eq!((progress.ticks(), progress.ahead(1.0)), (0, None));
     }
 }

@@ -88,8 +88,8 @@ fn it_was_wasted_if_it_faults_after_all() {
 }
 
 /// A world in which blocks come again after a launch each, with one that a prefetch has brought
-/// and that the launch which runs has gone past.
-fn gone_past() -> (World, u32) {
+/// and that the launch which runs uses half way, of which a fault has shown that it is at `ticks`.
+fn gone_past(ticks: u64) -> (World, u32) {
     let (mut world, slot) = evicted_meanwhile();
     for _ in 0..4 {
         world.history.push((0, 0), std::iter::empty());
@@ -98,13 +98,17 @@ fn gone_past() -> (World, u32) {
     let block = world.blocks.get_mut(slot);
     (block.unproven, block.undecided) = (true, 0);
     world.blocks.set(slot, Residency::Device);
+    world.progress.began(Micros(0), 0, TICKS, true);
+    world.progress.faulted(Micros(1), ticks);
     world.gone_past(slot);
     (world, slot)
 }
 
 #[test]
 fn a_block_that_its_launch_has_gone_past_was_useful_before_that_ends() {
-    let (mut world, slot) = gone_past();
+    let (world, _) = gone_past(400);
+    assert_eq!(judged(&world), (0, 0), "it has not come to it");
+    let (mut world, slot) = gone_past(TICKS - 1);
     assert_eq!(judged(&world), (1, 0));
     world.used(slot, 1, Share::ALL);
     assert_eq!(judged(&world), (1, 0), "it counts once");
@@ -112,7 +116,7 @@ fn a_block_that_its_launch_has_gone_past_was_useful_before_that_ends() {
 
 #[test]
 fn it_was_not_if_it_left_and_faults_after_all() {
-    let (mut world, slot) = gone_past();
+    let (mut world, slot) = gone_past(TICKS - 1);
     world.fault(BlockId(1));
     assert_eq!(judged(&world), (1, 0), "it is there");
     world.blocks.set(slot, Residency::Host);

@@ -52,11 +52,12 @@ impl Policy for Foresight {
         world.forget_refusals();
         self.ranks.refresh(world);
         let begun = world.floor() * TICKS;
-        let first = self.ranks.first_absent();
-        let within = first.map(|first| first.saturating_sub(begun));
-        world
-            .progress
-            .estimate(now, within.filter(|&first| first < TICKS));
+        let firsts = [self.ranks.first_absent(), self.ranks.first_coming()];
+        let [absent, coming] = firsts.map(|first| {
+            let within = first.map(|first| first.saturating_sub(begun));
+            within.filter(|&first| first < TICKS)
+        });
+        world.progress.estimate(now, absent, coming);
         if !world.without.feedback {
             let [by_fault, by_density] =
                 [Cause::Fault, Cause::Density].map(|cause| stats.migrated_in_bytes[cause as usize]);

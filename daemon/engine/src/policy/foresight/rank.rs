@@ -124,14 +124,15 @@ impl Ranks {
         }
     }
 
-    /// The first moment at which anything is needed that is not there, or only under way.
+    /// The first moment at which anything is needed that is not there.
     pub(crate) fn first_absent(&self) -> Option<u64> {
-        let first = [
-            self.absent.first(),
-            self.births.first(),
-            self.coming.first(),
-        ];
+        let first = [self.absent.first(), self.births.first()];
         first.into_iter().flatten().map(|(key, _)| key).min()
+    }
+
+    /// The first moment at which anything is needed that is under way.
+    pub(crate) fn first_coming(&self) -> Option<u64> {
+        self.coming.first().map(|(key, _)| key)
     }
 
     /// Frames that births need at some launch before the moment `until` and that none of them
@@ -324,11 +325,13 @@ mod tests {
             &mut commands,
         );
         ranks.refresh(&mut world);
-        assert_eq!(ranks.absent.first(), None);
-        assert_eq!(ranks.first_absent(), Some(moment));
+        assert_eq!(
+            (ranks.first_absent(), ranks.first_coming()),
+            (None, Some(moment))
+        );
 
         world.blocks.set(slot, Residency::Device);
         ranks.refresh(&mut world);
-        assert_eq!(ranks.first_absent(), None);
+        assert_eq!((ranks.first_absent(), ranks.first_coming()), (None, None));
     }
 }
