@@ -296,25 +296,23 @@ mod tests {
     use crate::decision::Reason;
     use crate::stats::Stats;
     use crate::units::{BLOCK_BYTES, Micros, Range};
-    use crate::{Bytes, Config, Operation, PolicyKind};
+    use crate::{BlockId, Bytes, Config, Operation, PolicyKind};
 
-    #[test]
-    fn what_is_under_way_is_not_there_yet() {
+    /// A world with one block on the host, and that block.
+    fn one_block() -> (World, u32) {
         let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
-        let (mut world, mut stats) = (World::new(&config), Stats::default());
+        let mut world = World::new(&config);
         let range = Range {
             address: BLOCK_BYTES,
             bytes: BLOCK_BYTES,
         };
-        world.alloc(range, false, Residency::Host, &mut stats);
-        let slot = world.blocks.find(crate::BlockId(1)).unwrap();
-        let moment = 3 * TICKS + 7;
-        world.blocks.will_use(slot, moment, 0, None);
-        let mut ranks = Ranks::default();
-        ranks.refresh(&mut world);
-        assert_eq!(ranks.first_absent(), Some(moment));
+        world.alloc(range, false, Residency::Host, &mut Stats::default());
+        let slot = world.blocks.find(BlockId(1)).unwrap();
+        (world, slot)
+    }
 
-        let mut commands = Vec::new();
+    fn fetch(world: &mut World, slot: u32) {
+        let (mut stats, mut commands) = (Stats::default(), Vec::new());
         let (operation, because) = (Operation::Prefetch, Reason::Needed);
         world.order(
             Micros(0),
@@ -324,6 +322,18 @@ mod tests {
             &mut stats,
             &mut commands,
         );
+    }
+
+    #[test]
+    fn what_is_under_way_is_not_there_yet() {
+        let (mut world, slot) = one_block();
+        let moment = 3 * TICKS + 7;
+        world.blocks.will_use(slot, moment, 0, None);
+        let mut ranks = Ranks::default();
+        ranks.refresh(&mut world);
+        assert_eq!(ranks.first_absent(), Some(moment));
+
+        fetch(&mut world, slot);
         ranks.refresh(&mut world);
         assert_eq!(
             (ranks.first_absent(), ranks.first_coming()),
@@ -333,5 +343,25 @@ mod tests {
         world.blocks.set(slot, Residency::Device);
         ranks.refresh(&mut world);
         assert_eq!((ranks.first_absent(), ranks.first_coming()), (None, None));
+    }
+
+    #[test]
+    fn what_a_launch_has_gone_past_helped_before_it_ends() {
+        let (mut world, slot) = one_block();
+        for _ in 0..4 {
+            world.history.push((0, 0), std::iter::empty());
+        }
+        let running = world.floor();
+        world.blocks.will_use(slot, running * TICKS + 500, 0, None);
+        fetch(&mut world, slot);
+        world.blocks.set(slot, Residency::Device);
+        let mut ranks = Ranks::default();
+        ranks.refresh(&mut world);
+        assert_eq!(world.usefulness.useful_bytes, 0);
+
+        world.progress.began(Micros(0), 0, TICKS, true);
+        world.progress.faulted(Micros(1), TICKS - 1);
+        ranks.refresh(&mut world);
+        assert_eq!(world.usefulness.useful_bytes, BLOCK_BYTES);
     }
 }
