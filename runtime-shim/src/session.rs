@@ -114,10 +114,12 @@ impl Session {
 
     /// Has the processor fetch slots of the ring for writing, while the driver does its
     /// part: the daemon read them last, so they are in another core's cache. As many as were
-    /// just written, a few launches ahead: so each is fetched once, and in time.
+    /// just written, a few launches ahead: so each is fetched once, and in time. Of a record of
+    /// very many slots the first ones: the processor takes only so many requests at a time.
     #[inline]
     pub fn fetch_ahead(&self, slots: usize) {
         const AHEAD: u64 = 6;
+        const MOST: usize = 8;
         // SAFETY: mapped while the session exists; an atomic.
         let head = unsafe { self.events_head.as_ref() }
             .head
@@ -125,7 +127,7 @@ impl Session {
             .load(Ordering::Relaxed);
         let mask = self.events.ring().capacity() - 1;
         let first = head.saturating_add(AHEAD);
-        for position in first..first.saturating_add(slots as u64) {
+        for position in first..first.saturating_add(slots.min(MOST) as u64) {
             // SAFETY: the mask keeps it inside the slots. Nothing is read or written.
             unsafe { fetch_for_writing(self.events_slots.add((position & mask) as usize)) };
         }

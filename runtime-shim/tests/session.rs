@@ -122,6 +122,19 @@ fn a_launch_is_told_with_its_name_geometry_and_arguments() {
     session.control().mark_stride.store(1, Ordering::Relaxed);
     meeting.program.ask(&format!("launch {address} 2"));
     session.wait_progress(0, 3);
+    // A kernel on lists of tensors has all its pointers in one parameter of nearly 4 KiB.
+    meeting.program.ask(&format!("lists {address}"));
+    loop {
+        let slots = next(&mut session);
+        if let Ok(Record::Launch { record, words }) = Record::decode(&slots)
+            && record.function != function
+        {
+            assert_eq!(record.head.flags & LaunchRecord::FLAG_TRUNCATED, 0);
+            let expected = (address..address + 510).chain([77]);
+            assert!(words.iter().copied().eq(expected), "{words:x?}");
+            break;
+        }
+    }
     meeting.program.quit();
 }
 

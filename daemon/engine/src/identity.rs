@@ -11,6 +11,9 @@ use crate::hash::{Map, mix};
 use crate::profile::Skeleton;
 use crate::world::memory::Object;
 
+/// By-value words of a launch that may tell it from others. Kernels on lists of tensors have
+/// more, sizes and which thread does what: their pointers tell them apart.
+pub(crate) const BY_VALUE: usize = 128;
 /// Old values remembered of one changing word.
 const VALUES: usize = 16;
 /// The identity of launches that came when the table was full.
@@ -94,6 +97,7 @@ impl Identities {
             pairs
                 .filter(|(_, object)| object.is_none())
                 .map(|(&word, _)| word)
+                .take(BY_VALUE)
         };
         if let Some(words) = self.skeletons.get_mut(&hash) {
             for (word, value) in words.iter_mut().zip(values()) {
@@ -239,6 +243,32 @@ mod tests {
                 .collect();
             assert_eq!(turn < 1, seen[1] == seen[2], "turn {turn}: {seen:?}");
         }
+    }
+
+    #[test]
+    fn of_a_kernel_with_very_many_by_value_words_the_pointers_tell() {
+        let mut ids = Identities::new(100, false);
+        let mut launch = |values: u64, last: u64| {
+            let words: Vec<u64> = (0..values - 1).chain([last]).collect();
+            let launch = Launch {
+                seq: Seq(1),
+                stream: StreamId(0),
+                function: FunctionId(0),
+                grid: [1, 1, 1],
+                block: [32, 1, 1],
+                words: &words,
+            };
+            ids.launch(&launch, &vec![None; words.len()])
+        };
+        // Values that come back tell launches apart, as far as they are looked at.
+        for (values, tells) in [(BY_VALUE as u64, true), (BY_VALUE as u64 + 1, false)] {
+            for turn in 0..3 {
+                let (a, b) = (launch(values, 1001), launch(values, 1002));
+                assert_eq!(a != b, tells && turn > 0, "{values} values, turn {turn}");
+            }
+        }
+        let words: usize = ids.learned().1.iter().map(|s| s.words.len()).sum();
+        assert_eq!(words, 2 * BY_VALUE);
     }
 
     #[test]

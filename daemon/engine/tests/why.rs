@@ -230,6 +230,34 @@ fn queued() -> Engine {
     engine
 }
 
+/// Kernels on lists of tensors take hundreds of words.
+#[test]
+fn a_pointer_behind_hundreds_of_words_is_looked_at() {
+    let mut engine = queued();
+    let (address, bytes) = ((FIRST + 1000) * BLOCK_BYTES, 4 * BLOCK_BYTES);
+    let range = Range { address, bytes };
+    let alloc = Event::Alloc {
+        range,
+        pool: false,
+        prefetched: false,
+        on_host: true,
+    };
+    engine.step(Micros(100), &alloc);
+    let queued = |engine: &Engine| engine.why(BlockId(FIRST + 1000)).unwrap().queued;
+    assert!(!queued(&engine));
+    let words: Vec<u64> = (0..500).chain([address]).collect();
+    let launch = Launch {
+        seq: Seq(49),
+        stream: StreamId(0),
+        function: FunctionId(49),
+        grid: [8192, 1, 1],
+        block: [256, 1, 1],
+        words: &words,
+    };
+    engine.step(Micros(101), &Event::Launch(launch));
+    assert!(queued(&engine));
+}
+
 /// Carries out at once whatever the engine asks for; what was fetched.
 fn carry_out(engine: &mut Engine, now: u64) -> Vec<Range> {
     let (mut commands, mut fetched) = (Vec::new(), Vec::new());

@@ -245,7 +245,7 @@ impl<'a> Function<'a> {
     pub fn new(function: u32, parameters: u32, name: &'a [u8]) -> Function<'a> {
         let name_hash = name_hash(name);
         let name = name.get(..MAX_NAME_BYTES).unwrap_or(name);
-        // At most MAX_SLOTS and MAX_NAME_BYTES: both fit.
+        // At most MAX_SLOTS: it fits.
         let slots = function_slots(name.len()) as u8;
         let record = FunctionRecord {
             head: Head {
@@ -302,4 +302,6 @@ pub fn name_hash(name: &[u8]) -> u64 {
 }
 
 const _: () = assert!(launch_slots(MAX_LAUNCH_WORDS) == MAX_SLOTS);
-const _: () = assert!(function_slots(MAX_NAME_BYTES) == MAX_SLOTS);
+const _: () = assert!(function_slots(MAX_NAME_BYTES) <= MAX_SLOTS && MAX_SLOTS <= u8::MAX as usize);
+// All that kernels could have before CUDA 12.1, in parameters of whole words.
+const _: () = assert!(MAX_LAUNCH_WORDS * 8 >= 4096);

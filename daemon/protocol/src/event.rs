@@ -10,12 +10,13 @@ pub const SLOT_PAYLOAD_BYTES: usize = 56;
 /// Eight-byte words that a continuation slot holds.
 pub const WORDS_PER_SLOT: usize = SLOT_PAYLOAD_BYTES / 8;
 /// Most slots that one record may take.
-pub const MAX_SLOTS: usize = 8;
+pub const MAX_SLOTS: usize = 75;
 /// Most argument words that a launch record carries; further ones are cut off and
-/// [`LaunchRecord::FLAG_TRUNCATED`] is set.
+/// [`LaunchRecord::FLAG_TRUNCATED`] is set. The 4 KiB that kernels before CUDA 12.1 may have,
+/// and that those take which work on lists of tensors: their pointers are in one parameter.
 pub const MAX_LAUNCH_WORDS: usize = 2 + (MAX_SLOTS - 1) * WORDS_PER_SLOT;
 /// Longest function name carried, in bytes; a longer one is cut and told apart by its hash.
-pub const MAX_NAME_BYTES: usize = (MAX_SLOTS - 1) * SLOT_PAYLOAD_BYTES;
+pub const MAX_NAME_BYTES: usize = 7 * SLOT_PAYLOAD_BYTES;
 
 /// The payload of one slot as words, which is how it is moved.
 pub type Words = [u64; WORDS_PER_SLOT];

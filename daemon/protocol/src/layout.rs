@@ -99,6 +99,14 @@ pub struct SlotCell {
     pub payload: sync::Payload,
 }
 
+/// Fewest slots that a ring may have. A record that is longer than its ring is dropped: the
+/// daemon's rings hold the longest one ([`crate::event::MAX_SLOTS`]).
+pub const MIN_RING_SLOTS: u32 = if cfg!(loom) {
+    // The model's rings are smaller, to keep its state space finite in practice.
+    1
+} else {
+    8
+};
 /// Most slots that a ring may have.
 pub const MAX_RING_SLOTS: u32 = 1 << 20;
 
@@ -110,28 +118,21 @@ impl fmt::Display for SlotCountError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "a ring of {} slots: not a power of two from {} to {MAX_RING_SLOTS}",
-            self.0,
-            crate::event::MAX_SLOTS
+            "a ring of {} slots: not a power of two from {MIN_RING_SLOTS} to {MAX_RING_SLOTS}",
+            self.0
         )
     }
 }
 
 impl core::error::Error for SlotCountError {}
 
-/// `slots`, if a ring may have that many: a power of two that holds the longest record,
-/// at most [`MAX_RING_SLOTS`].
+/// `slots`, if a ring may have that many: a power of two, [`MIN_RING_SLOTS`] to
+/// [`MAX_RING_SLOTS`].
 ///
 /// # Errors
 /// It may not.
 pub const fn check_slots(slots: u32) -> Result<u32, SlotCountError> {
-    // The model's rings are smaller, to keep its state space finite in practice.
-    let least = if cfg!(loom) {
-        1
-    } else {
-        crate::event::MAX_SLOTS as u32
-    };
-    if slots.is_power_of_two() && slots >= least && slots <= MAX_RING_SLOTS {
+    if slots.is_power_of_two() && slots >= MIN_RING_SLOTS && slots <= MAX_RING_SLOTS {
         Ok(slots)
     } else {
         Err(SlotCountError(slots))

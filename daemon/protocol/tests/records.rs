@@ -114,7 +114,7 @@ fn the_bytes_of_each_record_are_fixed() {
 
 #[test]
 fn a_launch_carries_as_many_words_as_fit_and_says_when_it_was_cut() {
-    let words: Vec<u64> = (0..60).collect();
+    let words: Vec<u64> = (0..MAX_LAUNCH_WORDS as u64 + 9).collect();
     let launch = Launch::new(SHAPE, &words);
     assert_eq!(launch.slots(), MAX_SLOTS);
     let encoded = slots(&launch);
@@ -391,7 +391,7 @@ fn ring_sizes_are_powers_of_two_within_limits_and_memfds_whole_pages() {
 proptest! {
     #[test]
     fn launches_come_back_as_they_were(
-        words in prop::collection::vec(any::<u64>(), 0..70),
+        words in prop::collection::vec(any::<u64>(), 0..MAX_LAUNCH_WORDS + 40),
         seq in any::<u64>(), stream in any::<u8>(), flags in any::<u32>(),
         function in any::<u32>(), grid in any::<[u32; 3]>(), block in any::<[u16; 3]>(),
     ) {

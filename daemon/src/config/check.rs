@@ -252,6 +252,6 @@ fn mode(key: &'static str, found: u32) -> Option<Violation> {
 }
 
 fn slots(key: &'static str, found: u32) -> Option<Violation> {
-    let good = found.is_power_of_two() && (64..=1 << 20).contains(&found);
-    rule(key, found, good, "a power of two, 64 to 1048576")
+    let good = found.is_power_of_two() && (128..=1 << 20).contains(&found);
+    rule(key, found, good, "a power of two, 128 to 1048576")
 }

@@ -202,7 +202,7 @@ mod tests {
         let message = error("\n[session]\nevent_slots = 1000\n");
         assert_eq!(
             message,
-            "test.toml:3: session.event_slots: 1000 is not allowed; allowed: a power of two, 64 to 1048576"
+            "test.toml:3: session.event_slots: 1000 is not allowed; allowed: a power of two, 128 to 1048576"
         );
     }
 

@@ -19,6 +19,9 @@ pub const MAX_FUNCTIONS: u32 = (ENTRIES / 4 * 3) as u32;
 /// Bytes kept for names.
 const NAME_BYTES: usize = 2 << 20;
 
+/// Parts of one layout: what is left of the entry's 512 bytes.
+const MAX_PARTS: usize = 59;
+
 /// Where one argument word comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WordSource {
@@ -32,10 +35,24 @@ pub struct WordSource {
     pub bytes: u8,
 }
 
-impl WordSource {
+/// Parameters of one size, one after the other: a kernel may have hundreds, but not of many
+/// sizes in turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Index of the first parameter.
+    pub parameter: u16,
+    /// How many there are.
+    pub repeat: u16,
+    /// Bytes from the start of a packed argument buffer to the first one.
+    pub offset: u16,
+    /// Bytes of each.
+    pub bytes: u16,
+}
+
+impl Part {
     fn pack(self) -> u64 {
         u64::from(self.parameter)
-            | u64::from(self.within) << 16
+            | u64::from(self.repeat) << 16
             | u64::from(self.offset) << 32
             | u64::from(self.bytes) << 48
     }
@@ -44,18 +61,36 @@ impl WordSource {
     fn unpack(word: u64) -> Self {
         Self {
             parameter: word as u16,
-            within: (word >> 16) as u16,
+            repeat: (word >> 16) as u16,
             offset: (word >> 32) as u16,
-            bytes: (word >> 48) as u8,
+            bytes: (word >> 48) as u16,
         }
+    }
+
+    /// Each parameter begins a new word.
+    fn sources(self) -> impl Iterator<Item = WordSource> {
+        (0..self.repeat).flat_map(move |index| {
+            (0..self.bytes).step_by(8).map(move |within| WordSource {
+                parameter: self.parameter + index,
+                within,
+                offset: self.offset + index * self.bytes + within,
+                bytes: (self.bytes - within).min(8) as u8,
+            })
+        })
+    }
+
+    /// The first byte behind it in a packed argument buffer.
+    fn end(self) -> usize {
+        usize::from(self.offset) + usize::from(self.repeat) * usize::from(self.bytes)
     }
 }
 
 /// How the arguments of a kernel become words.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    words: [u64; MAX_LAUNCH_WORDS],
+    parts: [u64; MAX_PARTS],
     count: u16,
+    words: u16,
     /// Parameters; [`Layout::UNKNOWN`] where the driver cannot say.
     pub parameters: u32,
     truncated: bool,
@@ -68,8 +103,9 @@ impl Layout {
     /// Of a kernel of which nothing is known.
     pub const fn unknown() -> Self {
         Self {
-            words: [0; MAX_LAUNCH_WORDS],
+            parts: [0; MAX_PARTS],
             count: 0,
+            words: 0,
             parameters: Self::UNKNOWN,
             truncated: false,
         }
@@ -83,40 +119,49 @@ impl Layout {
         }
     }
 
-    /// Adds the next parameter: each begins a new word.
+    /// Adds the next parameter, as far as a record has room for its words.
     pub fn push(&mut self, offset: usize, bytes: usize) {
-        let parameter = self.parameters.min(u32::from(u16::MAX)) as u16;
+        let parameter = self.parameters;
         self.parameters = self.parameters.saturating_add(1);
-        let mut within = 0;
-        while within < bytes {
-            let Some(word) = self.words.get_mut(usize::from(self.count)) else {
-                self.truncated = true;
-                return;
-            };
-            let (Ok(offset), Ok(start)) = (u16::try_from(offset + within), u16::try_from(within))
-            else {
-                self.truncated = true;
-                return;
-            };
-            let bytes = (bytes - within).min(8) as u8;
-            *word = WordSource {
-                parameter,
-                within: start,
-                offset,
-                bytes,
-            }
-            .pack();
-            self.count += 1;
-            within += 8;
+        let room = (MAX_LAUNCH_WORDS - usize::from(self.words)) * 8;
+        let kept = bytes.min(room);
+        // What has a place within the buffer that 16 bits can name.
+        let named = offset.saturating_add(kept) <= usize::from(u16::MAX);
+        if self.truncated || kept == 0 || !named || parameter >= u32::from(u16::MAX) {
+            self.truncated |= bytes > 0;
+            return;
         }
+        self.truncated = kept < bytes;
+        let part = Part {
+            parameter: parameter as u16,
+            repeat: 1,
+            offset: offset as u16,
+            bytes: kept as u16,
+        };
+        let last = usize::from(self.count).checked_sub(1);
+        let last = last.and_then(|index| self.parts.get_mut(index));
+        if let Some(last) = last
+            && let before = Part::unpack(*last)
+            && before.bytes == part.bytes
+            && before.end() == offset
+            && before.parameter + before.repeat == part.parameter
+        {
+            let repeat = before.repeat + 1;
+            *last = Part { repeat, ..before }.pack();
+        } else if let Some(next) = self.parts.get_mut(usize::from(self.count)) {
+            *next = part.pack();
+            self.count += 1;
+        } else {
+            self.truncated = true;
+            return;
+        }
+        self.words += kept.div_ceil(8) as u16;
     }
 
     /// The words, in order.
     pub fn sources(&self) -> impl Iterator<Item = WordSource> + '_ {
-        self.words
-            .iter()
-            .take(usize::from(self.count))
-            .map(|word| WordSource::unpack(*word))
+        let parts = self.parts.iter().take(usize::from(self.count));
+        parts.flat_map(|part| Part::unpack(*part).sources())
     }
 }
 
@@ -137,22 +182,26 @@ pub struct Function {
     parameters: AtomicU32,
     name_start: AtomicU32,
     name_bytes: AtomicU32,
-    padding: [u64; 8],
-    words: [AtomicU64; MAX_LAUNCH_WORDS],
+    parts: [AtomicU64; MAX_PARTS],
 }
+
+const _: () = assert!(size_of::<Function>() == 512);
 
 // SAFETY: integers and atomics only.
 unsafe impl Zeroable for Function {}
 
 impl Function {
-    /// Word sources, in order.
+    /// The parts of its layout, in order.
     #[inline]
-    pub fn sources(&self) -> impl ExactSizeIterator<Item = WordSource> + '_ {
+    pub fn parts(&self) -> impl Iterator<Item = Part> + '_ {
         let count = self.count.load(Ordering::Relaxed) as usize;
-        self.words
-            .iter()
-            .take(count)
-            .map(|word| WordSource::unpack(word.load(Ordering::Relaxed)))
+        let parts = self.parts.iter().take(count);
+        parts.map(|part| Part::unpack(part.load(Ordering::Relaxed)))
+    }
+
+    /// Word sources, in order.
+    pub fn sources(&self) -> impl Iterator<Item = WordSource> + '_ {
+        self.parts().flat_map(Part::sources)
     }
 
     /// There are more words than a record can carry.
@@ -275,8 +324,8 @@ impl Functions {
             function.name_bytes.store(bytes, Ordering::Relaxed);
             function.name_hash.store(hash, Ordering::Relaxed);
         }
-        for (cell, word) in function.words.iter().zip(layout.words) {
-            cell.store(word, Ordering::Relaxed);
+        for (cell, part) in function.parts.iter().zip(layout.parts) {
+            cell.store(part, Ordering::Relaxed);
         }
         function
             .count

@@ -77,16 +77,8 @@ pub unsafe fn gather<'a>(
     let mut truncated = function.is_truncated();
     let mut count = 0;
     if !parameters.is_null() {
-        for (cell, source) in room.0.iter_mut().zip(function.sources()) {
-            // SAFETY: the driver reads as many pointers as the kernel has parameters.
-            let start = unsafe { *parameters.add(usize::from(source.parameter)) };
-            if start.is_null() {
-                break;
-            }
-            // SAFETY: and from each as many bytes as the parameter has.
-            cell.write(unsafe { read(start, usize::from(source.within), source.bytes) });
-            count += 1;
-        }
+        // SAFETY: promised by the caller.
+        count = unsafe { gather_each(function, parameters, room) };
     } else if !extra.is_null() {
         // SAFETY: promised by the caller.
         (count, truncated) = unsafe { gather_extra(function, extra, room) };
@@ -94,6 +86,38 @@ pub unsafe fn gather<'a>(
     // SAFETY: the first `count` words, which is at most their number, have been written.
     let words = unsafe { core::slice::from_raw_parts(room.0.as_ptr().cast(), count) };
     Words { words, truncated }
+}
+
+/// How many words there are.
+///
+/// # Safety
+/// `parameters` is a list as `cuLaunchKernel` takes it.
+#[inline]
+unsafe fn gather_each(
+    function: &Function,
+    parameters: *const *const c_void,
+    room: &mut Room,
+) -> usize {
+    let mut count = 0;
+    for part in function.parts() {
+        for index in 0..part.repeat {
+            // SAFETY: the driver reads as many pointers as the kernel has parameters.
+            let start = unsafe { *parameters.add(usize::from(part.parameter + index)) };
+            if start.is_null() {
+                return count;
+            }
+            for within in (0..part.bytes).step_by(8) {
+                let Some(cell) = room.0.get_mut(count) else {
+                    return count;
+                };
+                let bytes = (part.bytes - within).min(8) as u8;
+                // SAFETY: and from each as many bytes as the parameter has.
+                cell.write(unsafe { read(start, usize::from(within), bytes) });
+                count += 1;
+            }
+        }
+    }
+    count
 }
 
 /// How many words there are, and whether there were more.

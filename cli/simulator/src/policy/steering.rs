@@ -11,6 +11,7 @@ use oversub_engine::{
     BlockId, Bytes, Cause, Command, Config, Copy, Direction, Engine, Event, FunctionId, Launch,
     Micros, Operation, PolicyKind, Profile, Queue, Range, Seq as EngineSeq, StreamId, Without,
 };
+use oversub_protocol::event::MAX_LAUNCH_WORDS;
 
 use crate::class::{
     Arrival, Desk, DriverNotice, EngineFigures, Evictor, LaunchNotice, LaunchRecord,
@@ -213,6 +214,8 @@ impl Steering {
             self.launches += 1;
             words.push(self.launches);
         }
+        // Nor does the shim tell more.
+        words.truncate(MAX_LAUNCH_WORDS);
         // The trace has no geometry; its signature stands for it. So many threads that an
         // argument's extent is never taken from their number.
         let signature = launch.signature;

@@ -134,6 +134,8 @@ struct Writer {
     noise: Option<Region>,
     /// How much the next launch uses of what it reads by an index.
     indexed: Option<Indexed>,
+    /// The pointers of the next launch, where they are not the starts of what it uses.
+    pointers: Option<Vec<u64>>,
 }
 
 impl Writer {
@@ -150,6 +152,7 @@ impl Writer {
             top: BASE,
             noise: None,
             indexed: None,
+            pointers: None,
         }
     }
 
@@ -224,6 +227,8 @@ impl Writer {
         let mut spec = LaunchSpec::kernel(name, Nanos(time), &reads, writes);
         spec.kind = kind;
         spec.indexed = self.indexed.take();
+        let pointers = self.pointers.take();
+        spec.pointers = pointers.as_deref();
         self.builder.launch(spec)?;
         Ok(())
     }
@@ -322,6 +327,7 @@ fn gather(writer: &mut Writer) -> Result<(), BuildError> {
                 .collect();
             reads.sort_unstable();
             reads.dedup();
+            writer.pointers = Some(vec![table.address, output.address]);
             writer.kernel("gather", &reads, &[output])?;
             writer.builder.unuse(output.address)?;
         }
@@ -368,6 +374,7 @@ fn rows(writer: &mut Writer) -> Result<(), BuildError> {
                 pages: count * pages,
                 leaves: count * leaves,
             });
+            writer.pointers = Some(vec![table.address, output.address]);
             if updates && launch % 2 == 1 {
                 let mut read = used.clone();
                 read.push(output);

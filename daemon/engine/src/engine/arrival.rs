@@ -11,8 +11,9 @@ use crate::units::{Range, TICKS};
 use crate::world::block::Set;
 use crate::{Seq, StreamId};
 
-/// Most argument words looked at.
-const WORDS: usize = 128;
+/// Most argument words looked at: more than fill the 4 KiB that kernels on lists of tensors
+/// take, whose pointers come first.
+const WORDS: usize = 520;
 /// What a launch without pointers runs, as the history has it: it repeats none but itself.
 const NO_CODE: u32 = u32::MAX;
 

@@ -26,7 +26,7 @@ pub(crate) const LAUNCHES: usize = 1 << 16;
 /// Most extents of all access sets together, and most places of all corrections.
 const EXTENTS: usize = 1 << 20;
 /// Most by-value words of one launch.
-const WORDS: usize = 128;
+const WORDS: usize = crate::identity::BY_VALUE;
 /// Most blocks of one allocation.
 const BLOCKS: u64 = 1 << 40;
 /// Most allocations that are used on the host.

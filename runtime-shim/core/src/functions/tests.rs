@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn layout(parameters: &[(usize, usize)]) -> Layout {
@@ -33,9 +35,60 @@ fn parameters_beyond_a_record_are_cut_and_said_to_be() {
     let mut layout = Layout::empty();
     layout.push(0, MAX_LAUNCH_WORDS * 8);
     assert!(!layout.truncated);
-    layout.push(4000, 4);
+    layout.push(MAX_LAUNCH_WORDS * 8, 4);
     assert!(layout.truncated);
     assert_eq!(layout.sources().count(), MAX_LAUNCH_WORDS);
+    // One that begins within and ends beyond is cut itself; what follows it is left out.
+    let mut layout = Layout::empty();
+    layout.push(0, 8);
+    layout.push(8, MAX_LAUNCH_WORDS * 8);
+    layout.push(8 + MAX_LAUNCH_WORDS * 8, 8);
+    assert!(layout.truncated);
+    assert_eq!(
+        (layout.sources().count(), layout.parameters),
+        (MAX_LAUNCH_WORDS, 3)
+    );
+}
+
+#[test]
+fn hundreds_of_parameters_fit_and_those_of_too_many_sizes_in_turn_do_not() {
+    let mut layout = Layout::empty();
+    for index in 0..500 {
+        layout.push(index * 8, 8);
+    }
+    assert!(!layout.truncated);
+    let words = layout.sources().map(|s| (s.parameter, s.within, s.offset));
+    assert!(words.eq((0..500).map(|index| (index, 0, index * 8))));
+    // What does not follow at once, as alignment has it, begins a part of its own.
+    let mut layout = Layout::empty();
+    for index in 0..=MAX_PARTS {
+        layout.push(index * 8, 4);
+    }
+    assert!(layout.truncated);
+    assert_eq!(layout.sources().count(), MAX_PARTS);
+    assert_eq!(layout.parameters as usize, MAX_PARTS + 1);
+}
+
+proptest! {
+    #[test]
+    fn each_word_is_where_the_parameters_have_it(
+        sizes in prop::collection::vec((0usize..3, prop::sample::select(vec![1, 2, 4, 8, 12, 40])), 0..40),
+    ) {
+        let (mut layout, mut offset, mut expected) = (Layout::empty(), 0, Vec::new());
+        for (parameter, (gap, bytes)) in sizes.into_iter().enumerate() {
+            offset += gap * 4;
+            layout.push(offset, bytes);
+            for within in (0..bytes).step_by(8) {
+                expected.push((parameter, within, offset + within, (bytes - within).min(8)));
+            }
+            offset += bytes;
+        }
+        let found = layout.sources().map(|s| {
+            (usize::from(s.parameter), usize::from(s.within), usize::from(s.offset), usize::from(s.bytes))
+        });
+        prop_assert!(!layout.truncated);
+        prop_assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
 }
 
 #[test]

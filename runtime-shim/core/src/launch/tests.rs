@@ -32,6 +32,26 @@ fn words_come_from_the_list_of_parameters() {
     assert_eq!(words.words, [0x1122, 7, 9, 3, 1 | 2 << 32, 3]);
 }
 
+/// What kernels on lists of tensors take: one parameter of nearly 4 KiB, most of it pointers.
+#[test]
+fn a_parameter_of_hundreds_of_words_comes_whole() {
+    let table = Functions::new();
+    let function = learnt(&table, Some(&[(0, 8), (8, 4080), (4088, 8)]));
+    let (first, last) = (3_u64, 4_u64);
+    let lists: [u64; 510] = core::array::from_fn(|index| 1000 + index as u64);
+    let list: [*const c_void; 3] = [
+        (&raw const first).cast(),
+        lists.as_ptr().cast(),
+        (&raw const last).cast(),
+    ];
+    let mut room = Room::new();
+    // SAFETY: the list matches the layout.
+    let words = unsafe { gather(function, list.as_ptr(), ptr::null(), &mut room) };
+    assert!(!words.truncated);
+    assert_eq!((words.words[0], words.words[511]), (3, 4));
+    assert_eq!(words.words[1..511], lists);
+}
+
 #[test]
 fn words_come_from_a_packed_buffer_with_and_without_a_layout() {
     let table = Functions::new();
