@@ -9,7 +9,8 @@
 //! always points to the same place, and of which less than half is used, is left to faults for
 //! all launches: a table, a graph, a pool of pages. What faults in each turn is fetched all the
 //! same, and what mostly comes back is kept (`world::chance`). One that moves means another part
-//! each time, of which the first guess may have been too large, and that is learned.
+//! each time, of which the first guess may have been too large, and that is learned: what such a
+//! launch left alone behind all that it used says how large the part is, not how it is used.
 
 use crate::access::Argument;
 use crate::hash::Map;
@@ -26,8 +27,14 @@ const SPARSE: u32 = 8;
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
     touched: u32,
+    /// Left alone, though one further on was used,
     left: u32,
+    /// and those behind the last one that was used.
+    beyond: u32,
+    /// Less than half was used,
     scattered: bool,
+    /// and of what lies before the last one that was.
+    within: bool,
     /// Fewer than one in [`SPARSE`] were used.
     sparse: bool,
     /// How often a launch used a block that it had left alone again and again before.
@@ -36,19 +43,22 @@ struct Uses {
 
 impl Uses {
     fn judge(&mut self) {
-        let all = self.touched + self.left;
-        if all < EVIDENCE {
-            return;
-        }
-        self.sparse = self.touched * SPARSE < all;
-        if self.touched * 2 < all {
-            self.scattered = true;
-        } else if self.touched * 8 >= all * 7 {
-            self.scattered = false;
+        let touched = self.touched;
+        let judged = |so_far: bool, all: u32| {
+            let few = touched * 2 < all;
+            let told = all >= EVIDENCE && (few || touched * 8 >= all * 7);
+            if told { few } else { so_far }
+        };
+        self.within = judged(self.within, touched + self.left);
+        let all = touched + self.left + self.beyond;
+        self.scattered = judged(self.scattered, all);
+        if all >= EVIDENCE {
+            self.sparse = touched * SPARSE < all;
         }
         if all >= MEMORY {
             self.touched /= 2;
             self.left /= 2;
+            self.beyond /= 2;
         }
     }
 }
@@ -87,14 +97,26 @@ impl Scatter {
             let argument = by_address.get(before.checked_sub(1)?)?;
             Some((argument.function, argument.word))
         };
+        let mut last: Map<(u32, u32), BlockId> = Map::default();
+        for &block in touched {
+            if let Some(word) = word_of(block) {
+                let last = last.entry(word).or_insert(block);
+                *last = block.max(*last);
+            }
+        }
         for (blocks, faulted) in [(touched, true), (left, false)] {
-            for word in blocks.iter().filter_map(|&block| word_of(block)) {
+            for &block in blocks {
+                let Some(word) = word_of(block) else { continue };
                 if self.words.len() >= self.limit && !self.words.contains_key(&word) {
                     continue;
                 }
                 let uses = self.words.entry(word).or_default();
-                uses.touched += u32::from(faulted);
-                uses.left += u32::from(!faulted);
+                let beyond = last.get(&word).is_none_or(|&last| block > last);
+                match (faulted, beyond) {
+                    (true, _) => uses.touched += 1,
+                    (false, false) => uses.left += 1,
+                    (false, true) => uses.beyond += 1,
+                }
                 uses.judge();
             }
         }
@@ -118,27 +140,31 @@ impl Scatter {
         moves: bool,
     ) -> bool {
         let uses = self.words.get(&(function, word));
-        let differs = |uses: &Uses| uses.sparse && uses.back >= EVIDENCE;
-        uses.is_some_and(|uses| uses.scattered && (novel || !moves || differs(uses)))
+        uses.is_some_and(|uses| match (moves, novel) {
+            (false, _) => uses.scattered,
+            (true, true) => uses.within,
+            (true, false) => uses.scattered && uses.sparse && uses.back >= EVIDENCE,
+        })
     }
 
-    /// What was seen, for a profile: by function and word, blocks that were used and that were
-    /// left alone, and how often one was used after all.
-    pub(crate) fn learned(&self) -> Vec<((u32, u32), [u32; 3])> {
+    /// What was seen, for a profile: by function and word, blocks that were used, left alone
+    /// before and behind the last one that was, and how often one was used after all.
+    pub(crate) fn learned(&self) -> Vec<((u32, u32), [u32; 4])> {
         let words = self.words.iter();
         let mut all: Vec<_> = words
-            .map(|(&word, uses)| (word, [uses.touched, uses.left, uses.back]))
+            .map(|(&word, uses)| (word, [uses.touched, uses.left, uses.beyond, uses.back]))
             .collect();
         all.sort_unstable();
         all
     }
 
     /// Begins with what a profile tells.
-    pub(crate) fn restore(&mut self, seen: &[((u32, u32), [u32; 3])]) {
-        for &(word, [touched, left, back]) in seen.iter().take(self.limit) {
+    pub(crate) fn restore(&mut self, seen: &[((u32, u32), [u32; 4])]) {
+        for &(word, [touched, left, beyond, back]) in seen.iter().take(self.limit) {
             let mut uses = Uses {
                 touched: touched.min(MEMORY),
                 left: left.min(MEMORY),
+                beyond: beyond.min(MEMORY),
                 back,
                 ..Uses::default()
             };
@@ -149,7 +175,7 @@ impl Scatter {
 
     /// Estimated size of the table in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.words.len() * 32) as u64
+        (self.words.len() * (size_of::<((u32, u32), Uses)>() + 1)) as u64
     }
 }
 
@@ -173,7 +199,8 @@ mod tests {
     #[test]
     fn an_argument_of_which_most_is_left_alone_is_scattered_and_the_others_are_not() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &blocks(10..60), &blocks(1_000..1_040));
+        let touched = [blocks(10..60), blocks(1_040..1_041)].concat();
+        scatter.observe(&arguments(), &touched, &blocks(1_000..1_040));
         assert!(scatter.is_scattered((7, 1), true, true));
         assert!(!scatter.is_scattered((7, 0), true, true));
         assert!(
@@ -185,7 +212,7 @@ mod tests {
     #[test]
     fn a_launch_that_comes_again_is_left_to_its_faults_only_where_rows_differ_and_are_few() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &blocks(1_000..1_020), &blocks(1_020..1_100));
+        scatter.observe(&arguments(), &blocks(1_080..1_100), &blocks(1_000..1_080));
         for _ in 0..EVIDENCE {
             scatter.came_back(7, 1);
         }
@@ -212,9 +239,25 @@ mod tests {
     #[test]
     fn the_same_few_blocks_in_each_turn_are_no_reason_to_look_at_faults_alone() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &[], &blocks(1_000..1_100));
+        scatter.observe(&arguments(), &blocks(1_100..1_101), &blocks(1_000..1_100));
         assert!(scatter.is_scattered((7, 1), true, true));
         assert!(!scatter.is_scattered((7, 1), false, true));
+    }
+
+    /// The weights of a layer are a part of those of all, and where the next layer's begin is
+    /// not known before it ran.
+    #[test]
+    fn what_lies_behind_all_that_is_used_tells_how_large_a_part_is_not_how_it_is_used() {
+        let mut scatter = Scatter::new(100);
+        scatter.observe(&arguments(), &blocks(1_000..1_026), &blocks(1_026..2_000));
+        assert!(!scatter.is_scattered((7, 1), true, true));
+        // Of what was used nothing was away.
+        scatter.observe(&arguments(), &[], &blocks(1_026..2_000));
+        assert!(!scatter.is_scattered((7, 1), true, true));
+        assert!(
+            scatter.is_scattered((7, 1), true, false),
+            "it is always there"
+        );
     }
 
     #[test]
@@ -240,12 +283,12 @@ mod tests {
     #[test]
     fn it_is_so_no_longer_once_nearly_all_is_used() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &[], &blocks(1_000..1_100));
-        assert!(scatter.is_scattered((7, 1), true, true));
+        scatter.observe(&arguments(), &blocks(1_100..1_101), &blocks(1_000..1_100));
+        assert!([true, false].map(|moves| scatter.is_scattered((7, 1), true, moves)) == [true; 2]);
         for _ in 0..10 {
             scatter.observe(&arguments(), &blocks(1_000..1_500), &[]);
         }
-        assert!(!scatter.is_scattered((7, 1), true, true));
+        assert!([true, false].map(|moves| scatter.is_scattered((7, 1), true, moves)) == [false; 2]);
     }
 
     #[test]

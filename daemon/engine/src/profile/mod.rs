@@ -18,7 +18,7 @@ use bytes::{Reader, Writer, Wrong};
 /// First bytes of a profile.
 pub const MAGIC: [u8; 8] = *b"ovsprofl";
 /// Version of the format. Another one is refused: a profile is learned again in one cycle.
-pub const PROFILE_VERSION: u64 = 5;
+pub const PROFILE_VERSION: u64 = 6;
 /// Longest profile that is read or written, bytes.
 pub const PROFILE_BYTES: usize = 64 << 20;
 /// Most launches in it.
@@ -95,8 +95,9 @@ pub struct Profile {
     pub(crate) regular: Vec<(u32, bool)>,
     pub(crate) corrected: Vec<Corrected>,
     /// Of arguments that launches use here and there, by function and word: blocks that were
-    /// used and that were left alone, and how often one was used after all.
-    pub(crate) scattered: Vec<((u32, u32), [u32; 3])>,
+    /// used, left alone before and behind the last one that was, and how often one was used
+    /// after all.
+    pub(crate) scattered: Vec<((u32, u32), [u32; 4])>,
     /// By [`crate::access::shape`], bytes behind its pointer that a launch was seen to use.
     pub(crate) reaches: Vec<(u64, u64)>,
     /// Names of the allocations that launches use on the host.
@@ -310,7 +311,7 @@ impl Profile {
                 "scattered arguments",
                 r.list(ids.saturating_mul(4), |r| {
                     let key = (r.small()?, r.small()?);
-                    Ok((key, [r.small()?, r.small()?, r.small()?]))
+                    Ok((key, [r.small()?, r.small()?, r.small()?, r.small()?]))
                 }),
             )?,
             reaches: field(

@@ -35,7 +35,7 @@ fn profile() -> Profile {
             exec: 5,
             places: vec![(77, 3, 5, 0), (78, 4, 1, 2)],
         }],
-        scattered: vec![((0, 3), [7, 1_000, 40])],
+        scattered: vec![((0, 3), [7, 1_000, 30, 40])],
         reaches: vec![(u64::MAX, 3 << 30)],
         on_host: vec![mix(3, 3)],
         prefetched: (1 << 40, 3),
