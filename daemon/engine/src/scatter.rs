@@ -20,6 +20,8 @@ use crate::units::{BLOCK_BYTES, BlockId};
 const EVIDENCE: u32 = 32;
 /// Evidence counts half as much when there is so much of it.
 const MEMORY: u32 = 1024;
+/// One in so many blocks that were used may be used by another launch, or by chance.
+const STRAYS: usize = 16;
 /// An argument of which fewer than one in so many blocks are used is a table in which rows are
 /// looked up: taken whole, it would make all of it look needed and recently used.
 const SPARSE: u32 = 8;
@@ -63,6 +65,54 @@ impl Uses {
     }
 }
 
+/// What was seen of a block that was away and that a launch might have used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Seen {
+    /// It was used.
+    Touched,
+    /// It was left alone, and one further on was used.
+    Left,
+    /// It was left alone, and all behind it.
+    Beyond,
+}
+
+/// What was seen of the absent blocks of a launch with these pointers, by function and word of
+/// the argument that each belongs to: it touched some and left the others alone.
+pub(crate) fn seen(
+    arguments: &[Argument],
+    touched: &[BlockId],
+    left: &[BlockId],
+) -> Vec<((u32, u32), Seen)> {
+    if touched.is_empty() && left.is_empty() {
+        return Vec::new();
+    }
+    let mut by_address: Vec<&Argument> = arguments.iter().collect();
+    by_address.sort_unstable_by_key(|argument| argument.address);
+    let word_of = |&block: &BlockId| {
+        let before =
+            by_address.partition_point(|argument| argument.address / BLOCK_BYTES <= block.0);
+        let argument = by_address.get(before.checked_sub(1)?)?;
+        Some(((argument.function, argument.word), block))
+    };
+    let mut used: Map<(u32, u32), Vec<BlockId>> = Map::default();
+    for (word, block) in touched.iter().filter_map(word_of) {
+        used.entry(word).or_default().push(block);
+    }
+    for used in used.values_mut() {
+        let last = used.len() - 1 - used.len() / STRAYS;
+        used.select_nth_unstable(last);
+        used.truncate(last + 1);
+    }
+    let touched = touched.iter().filter_map(word_of);
+    let touched = touched.map(|(word, _)| (word, Seen::Touched));
+    let left = left.iter().filter_map(word_of).map(|(word, block)| {
+        let last = used.get(&word).and_then(|used| used.last());
+        let further = last.is_some_and(|&last| block < last);
+        (word, if further { Seen::Left } else { Seen::Beyond })
+    });
+    touched.chain(left).collect()
+}
+
 /// What was seen of each function's arguments.
 #[derive(Debug)]
 pub(crate) struct Scatter {
@@ -86,39 +136,17 @@ impl Scatter {
         touched: &[BlockId],
         left: &[BlockId],
     ) {
-        if touched.is_empty() && left.is_empty() {
-            return;
-        }
-        let mut by_address: Vec<&Argument> = arguments.iter().collect();
-        by_address.sort_unstable_by_key(|argument| argument.address);
-        let word_of = |block: BlockId| {
-            let before =
-                by_address.partition_point(|argument| argument.address / BLOCK_BYTES <= block.0);
-            let argument = by_address.get(before.checked_sub(1)?)?;
-            Some((argument.function, argument.word))
-        };
-        let mut last: Map<(u32, u32), BlockId> = Map::default();
-        for &block in touched {
-            if let Some(word) = word_of(block) {
-                let last = last.entry(word).or_insert(block);
-                *last = block.max(*last);
+        for (word, seen) in seen(arguments, touched, left) {
+            if self.words.len() >= self.limit && !self.words.contains_key(&word) {
+                continue;
             }
-        }
-        for (blocks, faulted) in [(touched, true), (left, false)] {
-            for &block in blocks {
-                let Some(word) = word_of(block) else { continue };
-                if self.words.len() >= self.limit && !self.words.contains_key(&word) {
-                    continue;
-                }
-                let uses = self.words.entry(word).or_default();
-                let beyond = last.get(&word).is_none_or(|&last| block > last);
-                match (faulted, beyond) {
-                    (true, _) => uses.touched += 1,
-                    (false, false) => uses.left += 1,
-                    (false, true) => uses.beyond += 1,
-                }
-                uses.judge();
+            let uses = self.words.entry(word).or_default();
+            match seen {
+                Seen::Touched => uses.touched += 1,
+                Seen::Left => uses.left += 1,
+                Seen::Beyond => uses.beyond += 1,
             }
+            uses.judge();
         }
     }
 

@@ -56,9 +56,13 @@ fn obtain_two(engine: &mut Engine, blocks: u64, others: u64) -> Range {
 }
 
 fn launch(engine: &mut Engine, seq: u64, function: u32, words: &[u64]) {
+    launch_of(engine, seq, function, words, 1 << 20);
+}
+
+fn launch_of(engine: &mut Engine, seq: u64, function: u32, words: &[u64], blocks: u32) {
     let launch = Event::Launch(Launch {
         function: FunctionId(function),
-        grid: [1 << 20, 1, 1],
+        grid: [blocks, 1, 1],
         block: [1024, 1, 1],
         stream: StreamId(0),
         seq: Seq(seq),
@@ -119,6 +123,45 @@ fn fetched(mut engine: Engine, evicted: u64) -> Vec<Command> {
     engine.decide(Micros(5_200), &mut commands);
     commands.retain(|command| command.operation == Operation::Prefetch);
     commands
+}
+
+/// The first of several layers was taken to use the weights of all, as where the others' begin was
+/// not known. It used these blocks and is over, if it `ends`. Whether the launches that are queued
+/// are known to use the first and the last block of the layer.
+fn known_after_the_first_layer(used: &[u64], ends: bool) -> [bool; 2] {
+    let mut engine = Engine::new(config()).expect("a good configuration");
+    let weights = obtain_at(&mut engine, ADDRESS, 3 * BLOCKS);
+    for seq in 0..6 {
+        let layer = seq % 3;
+        let part = weights.address + layer * BLOCKS * BLOCK_BYTES;
+        // No two are alike, so that nothing but the queue foretells what is used.
+        let blocks = (1 << 20) + seq as u32;
+        launch_of(&mut engine, seq + 1, 1, &[part], blocks);
+    }
+    for (&number, now) in used.iter().zip((100..).step_by(100)) {
+        fault(&mut engine, now, number, 8);
+        engine.step(Micros(now), &moved(number, Direction::In, Cause::Fault));
+    }
+    if ends {
+        end(&mut engine, 10_000, 1);
+    }
+    [0, BLOCKS - 1].map(|number| {
+        let why = engine.why(BlockId::containing(block(number).address));
+        why.expect("it is tracked").queued
+    })
+}
+
+#[test]
+fn launches_in_the_queue_use_their_parts_whole_though_the_first_was_taken_for_more() {
+    let layer: Vec<u64> = (0..BLOCKS).collect();
+    assert_eq!(known_after_the_first_layer(&layer, false), [false; 2]);
+    assert_eq!(known_after_the_first_layer(&layer, true), [true; 2]);
+    // One more, far behind: by chance, or another launch's.
+    let stray = [&layer[..], &[2 * BLOCKS + 5]].concat();
+    assert_eq!(known_after_the_first_layer(&stray, true), [true; 2]);
+    // Rows, here and there.
+    let rows: Vec<u64> = (0..BLOCKS).map(|row| row * 3).collect();
+    assert_eq!(known_after_the_first_layer(&rows, true), [false; 2]);
 }
 
 #[test]

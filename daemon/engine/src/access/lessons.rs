@@ -9,6 +9,7 @@ use super::{
 };
 use crate::identity::UNKNOWN;
 use crate::profile::{Corrected, Profile};
+use crate::scatter::{Seen, seen};
 use crate::units::{BLOCK_BYTES, BlockId, Range};
 use crate::world::block::{Extent, Set, normalize};
 use crate::world::memory::Memory;
@@ -45,6 +46,23 @@ impl Accesses {
         };
         self.regular.insert(function, next);
         next == Regular::All
+    }
+
+    /// How many of the blocks that a launch with these pointers left alone lie behind all that it
+    /// used of an argument that means another part each time: it was taken for too large.
+    pub(crate) fn beyond(
+        &self,
+        arguments: &[Argument],
+        touched: &[BlockId],
+        left: &[BlockId],
+    ) -> u64 {
+        if left.is_empty() {
+            return 0;
+        }
+        let moves = |word: &(u32, u32)| self.habits.get(word).is_some_and(|habit| habit.moves);
+        let seen = seen(arguments, touched, left).into_iter();
+        let beyond = seen.filter(|(word, seen)| *seen == Seen::Beyond && moves(word));
+        beyond.count() as u64
     }
 
     /// What a launch with these pointers uses once its function is known to use all of its

@@ -34,34 +34,49 @@ impl Engine {
                 let limit = self.config.execution_ids;
                 self.world.progress.ended(self.now, limit);
             }
+            // Faults are known of the one alone that was the oldest.
+            let full = self.watch.faulted.len() >= FAULTED;
+            let sampled = self.world.probes && passed == 1 && !full;
+            let mut slots = std::mem::take(&mut self.slots);
+            let mut left = Vec::new();
+            if sampled {
+                collect(&self.world.blocks, &launch.loose, &mut slots);
+                left.extend(left_alone(&self.world, &slots, launch.position));
+            }
             if let Some(argument) = launch.arguments.first()
                 && !self.world.without.feedback
             {
                 let Watch {
-                    absent, touched, ..
-                } = self.watch;
+                    absent,
+                    touched,
+                    faulted,
+                } = &self.watch;
+                let beyond = self.accesses.beyond(&launch.arguments, faulted, &left);
+                let absent = if sampled {
+                    // What came meanwhile tells nothing.
+                    touched + left.len() as u64 - beyond
+                } else {
+                    *absent
+                };
                 let function = argument.function;
-                if self.accesses.observe(function, absent, touched) {
+                if self.accesses.observe(function, absent, *touched) {
                     self.take_whole(function);
                 }
             }
             let world = &mut self.world;
-            let mut slots = std::mem::take(&mut self.slots);
-            let mut left = Vec::new();
             collect(&world.blocks, &launch.set, &mut slots);
+            let loose = left.len();
             if world.probes && !world.without.feedback {
                 left.extend(left_alone(world, &slots, launch.position));
-                for &id in &left {
+                for &id in &left[loose..] {
                     self.accesses.left_alone(launch.exec, id, &world.memory);
                 }
             }
-            // Faults are known of the one alone that was the oldest.
             let faulted = &self.watch.faulted;
-            let sampled = world.probes && passed == 1 && faulted.len() < FAULTED;
             // Launches that come again learn their own blocks one by one.
             let needed = if sampled && world.history.lag().is_none() {
                 let touched = faulted.iter().filter(|&&id| launch.uses(id)).count();
-                Share::new(touched, left.len())
+                Share::new(touched, left.len() - loose)
             } else {
                 Share::ALL
             };
@@ -69,8 +84,6 @@ impl Engine {
                 world.used(slot, launch.position, needed);
             }
             if sampled {
-                collect(&world.blocks, &launch.loose, &mut slots);
-                left.extend(left_alone(world, &slots, launch.position));
                 let scatter = &mut self.accesses.scatter;
                 scatter.observe(&launch.arguments, faulted, &left);
             }
