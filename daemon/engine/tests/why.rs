@@ -183,6 +183,24 @@ fn what_the_driver_would_evict_before_its_use_is_touched() {
 }
 
 #[test]
+fn no_frame_is_kept_free_once_all_that_is_used_fits_though_not_all_memory_does() {
+    let evictions = |turns| {
+        let mut program = programs::sweep(192, 4, 6, 300_000);
+        let all = program.len() as u64;
+        // As much as there are frames of the same memory, again and again.
+        program.extend(programs::sweep(CAPACITY, 4, turns, 300_000).split_off(1));
+        let evicted = ordered(&decisions(&after(program)), Operation::Evict);
+        let turn = CAPACITY / 4;
+        let late = all + turn * (turns - 4);
+        let late = evicted.iter().filter(move |(_, d)| d.launch > late);
+        (evicted.len(), late.count())
+    };
+    let (all, late) = evictions(12);
+    assert!(all > 100, "{all}");
+    assert_eq!(late, 0);
+}
+
+#[test]
 fn frames_are_kept_free_for_faults_that_nobody_foretells() {
     let device = after(programs::gather(192, 40, 8, 300_000, 7));
     let evicted = ordered(&decisions(&device), Operation::Evict);

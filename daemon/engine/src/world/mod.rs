@@ -79,6 +79,8 @@ pub(crate) struct World {
     /// The driver evicted, or more is known to be used than fits, or where nobody would tell, all
     /// frames were taken.
     pub was_full: bool,
+    /// Since which launch all that is used fits, as far as known.
+    pub fits_since: Option<u64>,
     /// Bytes of blocks that launches used there.
     pub remote_bytes: u64,
     /// Content of single allocations may stay on the host, by command.
@@ -129,6 +131,7 @@ impl World {
             enforce: config.enforce,
             remote: config.remote,
             was_full: false,
+            fits_since: None,
             remote_bytes: 0,
             use_on_host: config.use_on_host,
             visits: Visits::default(),
@@ -257,7 +260,10 @@ impl World {
     pub(crate) fn moved(&mut self, range: Range, direction: Direction, cause: Cause) {
         self.probes = true;
         self.evictions_told |= direction == Direction::Out && cause == Cause::Call;
-        self.was_full |= direction == Direction::Out && cause == Cause::Eviction;
+        if direction == Direction::Out && cause == Cause::Eviction {
+            self.was_full = true;
+            self.fits_since = None;
+        }
         for id in range.blocks().take(1 << 12) {
             let Some(slot) = self.blocks.find(id) else {
                 continue;

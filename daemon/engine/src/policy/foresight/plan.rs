@@ -19,6 +19,10 @@ const UNPLANNED_LAUNCHES: u64 = 32;
 /// What is born again before the link could bring this share of the device is not dropped when
 /// it dies: its frame would only be filled and emptied again.
 const GAP_SHARE: u64 = 8;
+/// Cycles in which all that is used fits before it is taken to do so, each of so many launches at
+/// least.
+const CYCLES_THAT_FIT: u64 = 2;
+const LEAST_CYCLE: u64 = 16;
 /// Blocks that the driver would evict next that are looked at in one go.
 const TOUCHED: usize = 16;
 /// Blocks on the host whose dead content is dropped in one go.
@@ -32,7 +36,7 @@ pub(crate) fn carry_out(
     stats: &mut Stats,
     commands: &mut Vec<Command>,
 ) {
-    world.was_full |= is_more_used(policy, world);
+    see_what_fits(policy, world);
     let reserve = reserve(world);
     drop_ended(policy, now, world, stats, commands);
     drop_stale(policy, now, world, reserve, stats, commands);
@@ -41,10 +45,22 @@ pub(crate) fn carry_out(
     policy.stops.fetch = fetch(policy, now, world, reserve, stats, commands);
 }
 
-/// More blocks are on the device or, by the learned cycle, used soon than fit there.
-fn is_more_used(policy: &Foresight, world: &World) -> bool {
+/// Whether more blocks are on the device or, by the learned cycle, used soon than fit there. Where
+/// all fitted for two cycles, and the driver evicted nothing, it does: what seemed to be used was
+/// taken for too large, or was another phase's.
+fn see_what_fits(policy: &Foresight, world: &mut World) {
     let coming = policy.ranks.absent.len() + policy.ranks.births.len();
-    world.history.lag().is_some() && world.blocks.frames() + coming as u64 > world.capacity
+    let fits = world.blocks.frames() + coming as u64 <= world.capacity;
+    let Some(lag) = world.history.lag().filter(|_| fits) else {
+        world.was_full |= !fits && world.history.lag().is_some();
+        world.fits_since = None;
+        return;
+    };
+    let floor = world.floor();
+    let since = *world.fits_since.get_or_insert(floor);
+    if floor >= since + CYCLES_THAT_FIT * lag.max(LEAST_CYCLE) {
+        world.was_full = false;
+    }
 }
 
 /// Frames that are kept free for faults; none where everything fits, or what is used did so
