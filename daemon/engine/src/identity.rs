@@ -194,14 +194,6 @@ mod tests {
 
     fn launch(ids: &mut Identities, address: u64, name: u64, offset: u64, value: u64) -> u32 {
         let words = [address, value];
-        let launch = Launch {
-            seq: Seq(1),
-            stream: StreamId(0),
-            function: FunctionId(0),
-            grid: [1, 1, 1],
-            block: [32, 1, 1],
-            words: &words,
-        };
         let extent = Range { address, bytes: 1 };
         let object = Object {
             name,
@@ -211,7 +203,19 @@ mod tests {
             part: false,
             rest_bytes: 4096,
         };
-        ids.launch(&launch, &[Some(object), None])
+        launch_with(ids, &words, &[Some(object), None])
+    }
+
+    fn launch_with(ids: &mut Identities, words: &[u64], objects: &[Option<Object>]) -> u32 {
+        let launch = Launch {
+            seq: Seq(1),
+            stream: StreamId(0),
+            function: FunctionId(0),
+            grid: [1, 1, 1],
+            block: [32, 1, 1],
+            words,
+        };
+        ids.launch(&launch, objects)
     }
 
     #[test]
@@ -250,15 +254,7 @@ mod tests {
         let mut ids = Identities::new(100, false);
         let mut launch = |values: u64, last: u64| {
             let words: Vec<u64> = (0..values - 1).chain([last]).collect();
-            let launch = Launch {
-                seq: Seq(1),
-                stream: StreamId(0),
-                function: FunctionId(0),
-                grid: [1, 1, 1],
-                block: [32, 1, 1],
-                words: &words,
-            };
-            ids.launch(&launch, &vec![None; words.len()])
+            launch_with(&mut ids, &words, &vec![None; words.len()])
         };
         // Values that come back tell launches apart, as far as they are looked at.
         for (values, tells) in [(BY_VALUE as u64, true), (BY_VALUE as u64 + 1, false)] {
