@@ -4,8 +4,9 @@
 //!         [--ratio 1.5] [--lifetimes off] [--first-seed 0] [--seeds 20] [--each]
 //!
 //! Each seed draws a program of each family: how large, how many launches, bound by compute or by
-//! the link. Prints, by family, steady times over the bound of `foresight`'s class, and over its
-//! own times those of `driver` and `deepum`: geometric means, and in parentheses the worst. With `--each` also each program's.
+//! the link. Prints, by family, steady times over the bound of `foresight`'s class and over those of
+//! `opt`, which knows the future, and over its own times those of `driver` and `deepum`: geometric
+//! means, and in parentheses the worst. With `--each` also each program's.
 
 use std::process::ExitCode;
 
@@ -112,11 +113,11 @@ fn draw(seed: u64) -> Shape {
 
 fn print(asked: &Asked) -> Result<(), String> {
     println!(
-        "{:<9} {:>16} {:>16} {:>16}",
-        "family", "over the bound", "driver", "deepum"
+        "{:<10} {:>16} {:>16} {:>16} {:>16}",
+        "family", "over the bound", "over opt", "driver", "deepum"
     );
     for family in Family::ALL {
-        let mut means = [0; 3].map(|_| Mean::default());
+        let mut means = [0; 4].map(|_| Mean::default());
         for seed in asked.first..asked.first + asked.seeds {
             let shape = draw(seed);
             let program = family.program(&shape);
@@ -135,13 +136,14 @@ fn print(asked: &Asked) -> Result<(), String> {
             let least = bounds.strongest(machine.memory_bytes, Effort::Full).time;
             let over = [
                 time / least.0.max(1) as f64,
+                time / run("opt")?.steady().time.0.max(1) as f64,
                 run("driver")?.steady().time.0 as f64 / time,
                 run("deepum")?.steady().time.0 as f64 / time,
             ];
             if asked.each {
-                let [bound, driver, deepum] = over;
+                let [bound, opt, driver, deepum] = over;
                 println!(
-                    "{:<9} {bound:>16.2} {driver:>16.2} {deepum:>16.2}  {shape:?}",
+                    "{:<10} {bound:>16.2} {opt:>16.2} {driver:>16.2} {deepum:>16.2}  {shape:?}",
                     family.name()
                 );
             }
@@ -149,12 +151,13 @@ fn print(asked: &Asked) -> Result<(), String> {
                 mean.add(over);
             }
         }
-        let [bound, driver, deepum] = means;
+        let [bound, opt, driver, deepum] = means;
         let shown = |mean: f64, worst: f64| format!("{mean:.2} ({worst:.2})");
         println!(
-            "{:<9} {:>16} {:>16} {:>16}",
+            "{:<10} {:>16} {:>16} {:>16} {:>16}",
             family.name(),
             shown(bound.mean(), bound.most()),
+            shown(opt.mean(), opt.most()),
             shown(driver.mean(), driver.least()),
             shown(deepum.mean(), deepum.least()),
         );

@@ -36,11 +36,13 @@ pub enum Family {
     /// A small model a few times, how often at random, then a large one once: drafts and their
     /// check, actors and critics.
     Turns,
+    /// Training whose gradients are kept in one buffer, which a fill sets to zero before each step.
+    Gradients,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 10] = [
+    pub const ALL: [Family; 11] = [
         Self::Sweep,
         Self::Training,
         Self::Phases,
@@ -51,6 +53,7 @@ impl Family {
         Self::Slices,
         Self::Levels,
         Self::Turns,
+        Self::Gradients,
     ];
 
     /// Its name, for reports.
@@ -66,6 +69,7 @@ impl Family {
             Self::Slices => "slices",
             Self::Levels => "levels",
             Self::Turns => "turns",
+            Self::Gradients => "gradients",
         }
     }
 
@@ -83,6 +87,7 @@ impl Family {
             Self::Slices => slices(&mut writer)?,
             Self::Levels => levels(&mut writer)?,
             Self::Turns => turns(&mut writer)?,
+            Self::Gradients => gradients(&mut writer)?,
         }
         Ok(writer.builder.finish())
     }
@@ -136,6 +141,8 @@ struct Writer {
     indexed: Option<Indexed>,
     /// The pointers of the next launch, where they are not the starts of what it uses.
     pointers: Option<Vec<u64>>,
+    /// The host waits for the next launch.
+    sync: bool,
 }
 
 impl Writer {
@@ -153,6 +160,7 @@ impl Writer {
             noise: None,
             indexed: None,
             pointers: None,
+            sync: false,
         }
     }
 
@@ -226,6 +234,7 @@ impl Writer {
         }
         let mut spec = LaunchSpec::kernel(name, Nanos(time), &reads, writes);
         spec.kind = kind;
+        spec.sync = std::mem::take(&mut self.sync);
         spec.indexed = self.indexed.take();
         let pointers = self.pointers.take();
         spec.pointers = pointers.as_deref();
@@ -292,6 +301,52 @@ fn training(writer: &mut Writer, evaluate_every: u32) -> Result<(), BuildError> 
                 writer.kernel("step", &state, &state)?;
             }
             writer.builder.unuse(activation.address)?;
+        }
+    }
+    Ok(())
+}
+
+fn gradients(writer: &mut Writer) -> Result<(), BuildError> {
+    let Shape {
+        blocks,
+        launches,
+        iterations,
+        ..
+    } = writer.shape;
+    let layers = (launches / 3).clamp(1, blocks / 8);
+    let weights = writer.obtain(blocks / 4)?;
+    let gradients = writer.obtain(blocks / 4)?;
+    let momenta = writer.obtain(blocks / 4)?;
+    let arena = writer.obtain(blocks / 4)?;
+    for memory in [weights, gradients, momenta] {
+        writer.hand_out(memory)?;
+    }
+    writer.builder.host(&[], &[weights])?;
+    writer.kernel("zero", &[], &[momenta])?;
+    writer.noise = Some(weights);
+    let [weights, slices, momenta, activations] =
+        [weights, gradients, momenta, arena].map(|memory| writer.cut(memory, layers));
+    for iteration in 0..iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        writer.launch("memset", Kind::Kernel, &[], &[gradients])?;
+        let mut last = None;
+        for (weight, activation) in weights.iter().zip(&activations) {
+            writer.hand_out(*activation)?;
+            let reads: Vec<Region> = last.into_iter().chain([*weight]).collect();
+            writer.kernel("forward", &reads, &[*activation])?;
+            last = Some(*activation);
+        }
+        for layer in (0..activations.len()).rev() {
+            let reads = [activations[layer], weights[layer], slices[layer]];
+            writer.kernel("backward", &reads, &reads[2..])?;
+            writer.builder.unuse(activations[layer].address)?;
+        }
+        // The norm of the gradients is read by the host.
+        writer.sync = true;
+        writer.kernel("norm", &slices, &[])?;
+        for layer in 0..activations.len() {
+            let state = [weights[layer], momenta[layer], slices[layer]];
+            writer.kernel("step", &state, &state[..2])?;
         }
     }
     Ok(())
