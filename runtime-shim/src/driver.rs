@@ -90,7 +90,6 @@ driver_functions! {
     cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
     cuEventCreate(event: *mut Handle, flags: c_uint);
     cuEventRecord(event: Handle, stream: Handle);
-    cuEventQuery(event: Handle);
     cuFuncGetName(name: *mut *const c_char, function: Handle);
     cuKernelGetName(name: *mut *const c_char, kernel: Handle);
     cuFuncGetParamInfo(function: Handle, index: usize, offset: *mut usize, bytes: *mut usize);

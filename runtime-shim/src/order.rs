@@ -1,20 +1,23 @@
 //! The shim's own streams, and the order between them and the program's.
 //!
-//! Discards go into the local queue's stream, or, where they wait for what a stream of the
-//! program's was given before, into one of their own, and are numbered in each. Whoever gets
-//! memory back from the pool with a discard's number waits for an event recorded behind the
-//! newest discard: the stream runs in order, so that covers all earlier ones. A stream that is
-//! about to be destroyed is covered in the same way: the local stream waits for it.
+//! A stream of the program's that no one can wait for any more, because it is about to be
+//! destroyed or only its own thread can name it, is waited for by the local queue's stream.
+//! Each such wait is a numbered [`Turn`]; whoever gets memory back from the pool with one waits
+//! for an event recorded behind the newest: the stream runs in order, so that covers all earlier
+//! ones.
 //!
-//! Discards under way wait for one stream of the program's at a time. So who gets memory that
-//! was freed in that stream waits for nothing by them that it did not wait for already.
+//! Discards have a stream that is given nothing else, and is waited for after each of them. Where
+//! a stream still has something to do, libcuda (580.159, on an H100) lets what follows a discard
+//! in it go ahead: events are recorded, words written and other streams released first, and the
+//! content that they allow to be written is lost. In an idle stream a discard is over when the
+//! call returns.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use oversub_protocol::command::queue;
-use oversub_shim_core::abi::{EVENT_DISABLE_TIMING, Handle, STREAM_NON_BLOCKING};
+use oversub_shim_core::abi::{CuResult, EVENT_DISABLE_TIMING, Handle, STREAM_NON_BLOCKING};
 use oversub_shim_core::lock::Lock;
-use oversub_shim_core::pool::Discards;
+use oversub_shim_core::pool::point::Turn;
 
 use crate::driver;
 
@@ -22,65 +25,20 @@ use crate::driver;
 struct Own {
     context: Handle,
     streams: [Handle; queue::COUNT],
-    /// Recorded behind the newest discard of each way.
-    newest: [Handle; WAYS],
+    discards: Handle,
+    /// Recorded behind the newest turn.
+    newest: Handle,
     /// For the moment between recording and waiting.
     passing: Handle,
 }
 
 static OWN: Lock<Option<Own>> = Lock::new(None);
-/// Number of the newest discard of each way.
-static NUMBERS: [AtomicU64; WAYS] = [const { AtomicU64::new(0) }; WAYS];
-/// Every discard of each way up to this number has been executed.
-static EXECUTED: [AtomicU64; WAYS] = [const { AtomicU64::new(0) }; WAYS];
-/// The stream that ordered discards wait for while any is under way.
-static FOLLOWED: AtomicUsize = AtomicUsize::new(0);
-
-/// How many ways there are for discards.
-const WAYS: usize = 2;
-
-/// A way for discards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
-    /// At once.
-    Local = 0,
-    /// After what the program's stream was given before.
-    Ordered = 1,
-}
-
-impl Way {
-    /// Both.
-    pub const ALL: [Way; WAYS] = [Way::Local, Way::Ordered];
-
-    /// The way of a queue; `None`: nothing is discarded there.
-    pub fn of(number: u8) -> Option<Way> {
-        Way::ALL.into_iter().find(|way| way.queue() == number)
-    }
-
-    /// Its queue.
-    pub fn queue(self) -> u8 {
-        match self {
-            Way::Local => queue::LOCAL,
-            Way::Ordered => queue::ORDERED,
-        }
-    }
-
-    /// What memory waits for behind discard `number` of this way.
-    pub fn discards(self, number: u64) -> Discards {
-        match self {
-            Way::Local => Discards::local(number),
-            Way::Ordered => Discards::ordered(number),
-        }
-    }
-
-    fn number(self) -> &'static AtomicU64 {
-        &NUMBERS[self as usize]
-    }
-
-    fn executed(self) -> &'static AtomicU64 {
-        &EXECUTED[self as usize]
-    }
-}
+/// Number of the newest turn.
+static NEWEST: AtomicU64 = AtomicU64::new(0);
+/// Every turn up to this number is over.
+static OVER: AtomicU64 = AtomicU64::new(0);
+/// The stream of discards did not become idle once: nothing is discarded any more.
+static DISCARDS_FAILED: AtomicBool = AtomicBool::new(false);
 
 /// The streams of `context`, which is current, by queue; made at the first call.
 pub fn streams(context: Handle) -> Option<[Handle; queue::COUNT]> {
@@ -99,114 +57,99 @@ fn create(context: Handle) -> Option<Own> {
     let (mut least, mut greatest) = (0, 0);
     // SAFETY: locals to write to.
     unsafe { driver::cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest) };
-    // What a launch waits for comes first; what makes room may take its time.
-    let priorities = [greatest, least, greatest, greatest];
-    let mut streams = [0; queue::COUNT];
-    for (stream, priority) in streams.iter_mut().zip(priorities) {
+    let stream = |priority| {
+        let mut stream = 0;
         // SAFETY: a place to write to; the context is current.
-        let result =
-            unsafe { driver::cuStreamCreateWithPriority(stream, STREAM_NON_BLOCKING, priority) };
-        if !result.is_ok() {
-            return None;
-        }
-    }
-    let mut events = [0; WAYS + 1];
-    for event in &mut events {
+        let result = unsafe {
+            driver::cuStreamCreateWithPriority(&raw mut stream, STREAM_NON_BLOCKING, priority)
+        };
+        result.is_ok().then_some(stream)
+    };
+    let event = || {
+        let mut event = 0;
         // SAFETY: a place to write to.
-        if !unsafe { driver::cuEventCreate(event, EVENT_DISABLE_TIMING) }.is_ok() {
-            return None;
-        }
-    }
-    let [local, ordered, passing] = events;
+        let result = unsafe { driver::cuEventCreate(&raw mut event, EVENT_DISABLE_TIMING) };
+        result.is_ok().then_some(event)
+    };
+    // What a launch waits for comes first; what makes room may take its time.
     Some(Own {
         context,
-        streams,
-        newest: [local, ordered],
-        passing,
+        streams: [stream(greatest)?, stream(least)?, stream(greatest)?],
+        discards: stream(greatest)?,
+        newest: event()?,
+        passing: event()?,
     })
 }
 
 /// The context is gone, and the streams with it.
 pub fn forget() {
     *OWN.lock() = None;
-    for way in Way::ALL {
-        note_executed(way, way.number().load(Ordering::Relaxed));
-    }
+    note_over(Turn(NEWEST.load(Ordering::Relaxed)));
 }
 
-/// Numbers what a way's stream was just given. `None`: it cannot be waited for.
-pub fn number_discard(context: Handle, way: Way) -> Option<u64> {
+/// The newest turn; `None`: it is over.
+pub fn newest_turn() -> Option<Turn> {
+    let newest = NEWEST.load(Ordering::Relaxed);
+    (newest > OVER.load(Ordering::Relaxed)).then_some(Turn(newest))
+}
+
+/// Every turn up to this one is over.
+pub fn over() -> Turn {
+    Turn(OVER.load(Ordering::Relaxed))
+}
+
+/// Notes that every turn up to this one is over.
+pub fn note_over(turn: Turn) {
+    OVER.fetch_max(turn.0, Ordering::Relaxed);
+}
+
+/// Makes the local stream wait for everything that `stream`, which the program holds, was given;
+/// what to wait for in its place. `None`: it cannot.
+pub fn follow(context: Handle, stream: Handle) -> Option<Turn> {
     let mut own = OWN.lock();
     let own = ensure(&mut own, context)?;
-    let stream = own.streams[usize::from(way.queue())];
-    // SAFETY: our own event and stream.
-    let result = unsafe { driver::cuEventRecord(own.newest[way as usize], stream) };
-    result
-        .is_ok()
-        .then(|| way.number().fetch_add(1, Ordering::Relaxed) + 1)
-}
-
-/// Every discard of a way up to `number` has been executed.
-pub fn note_executed(way: Way, number: u64) {
-    way.executed().fetch_max(number, Ordering::Relaxed);
-}
-
-/// Makes the local stream wait for everything that `stream` was given; what to wait for in
-/// its place.
-pub fn follow(context: Handle, stream: Handle) -> Option<Discards> {
-    queue_behind(context, stream, Way::Local)?;
-    number_discard(context, Way::Local).map(Discards::local)
-}
-
-/// Makes the next ordered discards wait for everything that `stream` was given. `false`: they
-/// cannot, or others that wait for another stream are under way.
-pub fn follow_in_order(context: Handle, stream: Handle) -> bool {
-    if FOLLOWED.load(Ordering::Relaxed) != stream {
-        if !is_idle(context, Way::Ordered) {
-            return false;
-        }
-        FOLLOWED.store(stream, Ordering::Relaxed);
-    }
-    queue_behind(context, stream, Way::Ordered).is_some()
-}
-
-/// No discard of a way is under way.
-fn is_idle(context: Handle, way: Way) -> bool {
-    let newest = way.number().load(Ordering::Relaxed);
-    if way.executed().load(Ordering::Relaxed) >= newest {
-        return true;
-    }
-    let mut own = OWN.lock();
-    let done = ensure(&mut own, context).is_some_and(|own| {
-        // SAFETY: our own event.
-        unsafe { driver::cuEventQuery(own.newest[way as usize]) }.is_ok()
-    });
-    if done {
-        note_executed(way, newest);
-    }
-    done
-}
-
-/// Makes a way's stream wait for everything that `stream`, which the program holds, was given.
-fn queue_behind(context: Handle, stream: Handle, way: Way) -> Option<()> {
-    let mut own = OWN.lock();
-    let own = ensure(&mut own, context)?;
-    let waits = own.streams[usize::from(way.queue())];
-    // SAFETY: our own event and stream, and a stream that the program holds.
+    let waits = own.streams[usize::from(queue::LOCAL)];
+    // SAFETY: our own events and stream, and a stream that the program holds.
     let ordered = unsafe {
         driver::cuEventRecord(own.passing, stream).is_ok()
             && driver::cuStreamWaitEvent(waits, own.passing, 0).is_ok()
+            && driver::cuEventRecord(own.newest, waits).is_ok()
     };
-    ordered.then_some(())
+    ordered.then(|| Turn(NEWEST.fetch_add(1, Ordering::Relaxed) + 1))
 }
 
-/// Makes `stream` wait for `others` and for `discards`. `false`: it could not be arranged. The
+/// Has the driver drop the content of each of `ranges`, which no one has and no one uses, and
+/// waits until it has; one result for each.
+pub fn discard(context: Handle, ranges: &[(u64, u64)], results: &mut [CuResult]) {
+    let stream = {
+        let mut own = OWN.lock();
+        let usable = !DISCARDS_FAILED.load(Ordering::Relaxed);
+        ensure(&mut own, context)
+            .filter(|_| usable)
+            .map(|own| own.discards)
+    };
+    let Some(stream) = stream else {
+        results.fill(CuResult::NOT_SUPPORTED);
+        return;
+    };
+    for ((address, bytes), result) in ranges.iter().zip(results.iter_mut()) {
+        let (mut address, mut size) = (*address, *bytes as usize);
+        // SAFETY: by this function's contract; the stream is our own, and idle.
+        *result = unsafe {
+            driver::cuMemDiscardBatchAsync(&raw mut address, &raw mut size, 1, 0, stream)
+        };
+        // SAFETY: as above.
+        if !unsafe { driver::cuStreamSynchronize(stream) }.is_ok() {
+            DISCARDS_FAILED.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Makes `stream` wait for `others` and for `turn`. `false`: it could not be arranged. The
 /// caller holds the pool, which keeps `others` from being destroyed.
-pub fn wait(context: Handle, stream: Handle, others: &[Handle], discards: Discards) -> bool {
-    let numbers = [discards.local, discards.ordered];
-    let pending = |way: Way| numbers[way as usize] > way.executed().load(Ordering::Relaxed);
-    let ways = Way::ALL.map(pending);
-    if others.is_empty() && ways == [false; WAYS] {
+pub fn wait(context: Handle, stream: Handle, others: &[Handle], turn: Turn) -> bool {
+    let pending = turn.0 > OVER.load(Ordering::Relaxed);
+    if others.is_empty() && !pending {
         return true;
     }
     let mut own = OWN.lock();
@@ -220,9 +163,7 @@ pub fn wait(context: Handle, stream: Handle, others: &[Handle], discards: Discar
                 && driver::cuStreamWaitEvent(stream, own.passing, 0).is_ok()
         }
     });
-    let discarded = ways.iter().zip(own.newest).all(|(pending, newest)| {
-        // SAFETY: our own event.
-        !pending || unsafe { driver::cuStreamWaitEvent(stream, newest, 0).is_ok() }
-    });
-    others_done && discarded
+    // SAFETY: our own event.
+    let turned = !pending || unsafe { driver::cuStreamWaitEvent(stream, own.newest, 0).is_ok() };
+    others_done && turned
 }

@@ -54,7 +54,9 @@ fn memory_within_a_budget_stays_on_the_host_but_for_what_fits() {
     let first = program.number(&format!("alloc {}", 60 * MIB));
     program.number(&format!("alloc {}", 60 * MIB));
     let third = program.number(&format!("alloc {}", 60 * MIB));
-    assert_eq!(program.count("cuMemAdvise_v2"), 3);
+    // Each prefers the host, and is mapped for the device.
+    assert_eq!(program.count("cuMemAdvise_v2"), 6);
+    assert_eq!(program.ask("last advice"), "325132513251");
     // All of the first, 4 MiB of the second.
     assert_eq!(program.count("cuMemPrefetchAsync_v2"), 2);
     assert_eq!(program.ask("last prefetch-kind"), "1");

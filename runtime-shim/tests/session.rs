@@ -388,74 +388,32 @@ fn nothing_is_discarded_before_the_device_has_passed_the_free() {
 }
 
 #[test]
-fn what_is_given_back_is_discarded_in_order_and_its_next_user_waits_for_that() {
-    let mut meeting = meeting("ordered", &[("FAKE_STUCK", "1")]);
-    let live = meeting.program.number(&format!("async {} 0", 8 * MIB));
+fn a_discard_has_an_idle_stream_and_is_over_before_the_memory_is_handed_out() {
+    let mut meeting = meeting("idle", &[]);
     let dead = meeting.program.number(&format!("async {} 0", 8 * MIB));
     let mut session = meeting.session();
-    while session.control().last_seq.load(Ordering::Relaxed) == 0 {
-        meeting.program.ask("launch 0");
-    }
+    expect!(&mut session, Record::Alloc(_) => ());
+    expect!(&mut session, Record::Use(_) => ());
     meeting.program.ask(&format!("afree {dead} 0"));
-    // The device has passed nothing: its streams wait for each other instead.
+    let death = expect!(&mut session, Record::Unuse(record) => *record);
+    session.wait_progress(0, death.seq);
+    // Among commands of all kinds.
+    for part in 0..4 {
+        let part = dead + part * 2 * MIB;
+        session.command(Operation::POPULATE, part, 2 * MIB);
+        session.command(Operation::EVICT, part, 2 * MIB);
+        session.command(Operation::PREFETCH, part, 2 * MIB);
+        let id = session.command(Operation::DISCARD, part, 2 * MIB);
+        session.wait_done(2, id);
+        assert_eq!(meeting.program.ask("last discard"), part.to_string());
+        assert_eq!(meeting.program.ask("last discard-is-over"), "1");
+    }
     let waits = |meeting: &mut Meeting| meeting.program.count("cuStreamWaitEvent");
     let before = waits(&mut meeting);
-    session.discard_in_order(0, live, 2 * MIB);
-    session.discard_in_order(0, dead, 2 * MIB);
-    session.discard_in_order(0, dead + 4 * MIB, 4 * MIB);
-    while meeting.program.count("cuMemDiscardBatchAsync") < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    assert_eq!(
-        meeting.program.ask("last discard"),
-        (dead + 4 * MIB).to_string()
-    );
-    let behind = waits(&mut meeting);
-    assert!(behind > before, "behind what the stream was given");
-    let declined = &session.control().discards_declined;
-    assert_eq!(declined.load(Ordering::Relaxed), 1, "what is in use");
     let again = meeting.program.number(&format!("async {} 0", 8 * MIB));
     assert_eq!(again, dead);
-    assert_eq!(waits(&mut meeting), behind + 1, "the next user waits");
-    meeting.program.quit();
-}
-
-#[test]
-fn discards_in_order_wait_for_one_stream_at_a_time_and_never_get_into_a_capture() {
-    let mut meeting = meeting("one-stream", &[("FAKE_STUCK", "1")]);
-    let stream = meeting.program.number("stream");
-    let parts = [0, stream].map(|stream| {
-        meeting
-            .program
-            .number(&format!("async {} {stream}", 8 * MIB))
-    });
-    let mut session = meeting.session();
-    while session.control().last_seq.load(Ordering::Relaxed) == 0 {
-        meeting.program.ask(&format!("launch 0 1 {stream}"));
-    }
-    for (part, stream) in parts.into_iter().zip([0, stream]) {
-        meeting.program.ask(&format!("afree {part} {stream}"));
-    }
-    let declined = |session: &Session| session.control().discards_declined.load(Ordering::Relaxed);
-    let wait = |session: &Session, count: u64| {
-        while declined(session) < count {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-    };
-    meeting.program.ask(&format!("capture {stream}"));
-    session.discard_in_order(0, parts[0], 2 * MIB);
-    wait(&session, 1);
-    meeting.program.ask(&format!("captured {stream}"));
-    session.discard_in_order(0, parts[1], 2 * MIB);
-    wait(&session, 2);
-    assert_eq!(meeting.program.count("cuMemDiscardBatchAsync"), 0);
-    session.discard_in_order(0, parts[0], 2 * MIB);
-    while meeting.program.count("cuMemDiscardBatchAsync") == 0 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    session.discard_in_order(1, parts[1], 2 * MIB);
-    wait(&session, 3);
-    assert_eq!(meeting.program.count("cuMemDiscardBatchAsync"), 1);
+    assert_eq!(waits(&mut meeting), before, "there is nothing to wait for");
+    assert_eq!(meeting.program.ask("last given-beside-discards"), "0");
     meeting.program.quit();
 }
 

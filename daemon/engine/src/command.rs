@@ -1,6 +1,6 @@
 //! What the engine asks for.
 
-use crate::units::{Range, StreamId};
+use crate::units::Range;
 
 /// Something for the shim's executor to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,8 +13,6 @@ pub struct Command {
     pub operation: Operation,
     /// On what; whole blocks.
     pub range: Range,
-    /// Of [`Queue::Ordered`]: the stream in whose order it was given back.
-    pub stream: Option<StreamId>,
 }
 
 /// A queue of the executor.
@@ -26,14 +24,11 @@ pub enum Queue {
     Out,
     /// Without transfer.
     Local,
-    /// Without transfer either, but each command waits for all that the program's stream was
-    /// given before: what is handed out of the range afterwards waits in turn.
-    Ordered,
 }
 
 impl Queue {
     /// All of them, in the order of their wire numbers.
-    pub const ALL: [Queue; 4] = [Queue::In, Queue::Out, Queue::Local, Queue::Ordered];
+    pub const ALL: [Queue; 3] = [Queue::In, Queue::Out, Queue::Local];
 }
 
 /// What a command does.

@@ -39,9 +39,6 @@ pub enum Reason {
     Dead,
     /// Moved out: its content is dead, but cannot be dropped here.
     Undroppable,
-    /// Dropped as soon as the device has passed its last use: by then it may have been handed
-    /// out again.
-    Ended,
     /// Dropped: its content is dead and lies on the host.
     Stale,
     /// Used on the host: each time faults brought it, little of it was used before it left.
@@ -58,7 +55,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 18] = [
         Self::Needed,
         Self::UsedOnHost,
         Self::Correlated,
@@ -71,7 +68,6 @@ impl Reason {
         Self::LeastRecent,
         Self::Dead,
         Self::Undroppable,
-        Self::Ended,
         Self::Stale,
         Self::Sparse,
         Self::Partly,
@@ -95,7 +91,6 @@ impl Reason {
             Self::LeastRecent => "least-recent",
             Self::Dead => "dead",
             Self::Undroppable => "undroppable",
-            Self::Ended => "ended",
             Self::Stale => "stale",
             Self::Sparse => "sparse",
             Self::Partly => "partly",
@@ -120,7 +115,6 @@ impl Reason {
             Self::LeastRecent => "it came to the device, or was used, longest ago",
             Self::Dead => "its content is dead, and its frame is wanted before it is born again",
             Self::Undroppable => "its content is dead, but cannot be dropped here",
-            Self::Ended => "the program gave it back, and it is born again much later",
             Self::Stale => "its content is dead and lay on the host",
             Self::Sparse => "each time faults brought it, little of it was used before it left",
             Self::Partly => "a part of it was on the device, and the rest used on the host",
@@ -243,6 +237,8 @@ pub enum Stop {
     Horizon,
     /// The driver evicts, not this policy.
     DriverEvicts,
+    /// Launches use on the host what lies there: exchanging blocks would not make them faster.
+    UsedOnHost,
 }
 
 impl Stop {
@@ -263,6 +259,7 @@ impl Stop {
             Self::FramesForFetches => "frames-for-fetches",
             Self::Horizon => "horizon",
             Self::DriverEvicts => "driver-evicts",
+            Self::UsedOnHost => "used-on-host",
         }
     }
 
@@ -285,6 +282,9 @@ impl Stop {
             Self::FramesForFetches => "the free frames are for fetches that are needed sooner",
             Self::Horizon => "it is too far ahead",
             Self::DriverEvicts => "the driver evicts here",
+            Self::UsedOnHost => {
+                "launches use on the host what lies there, and exchanging would not make them faster"
+            }
         }
     }
 }

@@ -150,10 +150,6 @@ impl Engine {
             }
             Event::Completed { queue, id } => {
                 while let Some(order) = self.world.orders.complete(self.now, queue, id) {
-                    if let Some((stream, after)) = order.after {
-                        self.world.window.pass(stream, after);
-                        self.advance();
-                    }
                     self.world.settle(order, false);
                 }
             }
@@ -210,7 +206,6 @@ impl Engine {
         self.policy
             .decide(self.now, &mut self.world, &mut self.stats, commands);
         // Whatever a policy made of it.
-        self.world.ended.clear();
         let useful = &self.world.usefulness;
         self.stats.prefetch_issued_bytes = useful.issued_bytes;
         self.stats.prefetch_useful_bytes = useful.useful_bytes;

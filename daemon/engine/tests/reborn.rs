@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use oversub_engine::{
     BLOCK_BYTES, Bytes, Cause, Command, Config, Direction, Engine, Event, FunctionId, Launch,
-    Micros, Operation, PolicyKind, Queue, Range, Seq, StreamId,
+    Micros, Operation, PolicyKind, Range, Seq, StreamId,
 };
 
 const SEGMENT: u64 = 1 << 40;
@@ -195,113 +195,6 @@ fn what_is_born_last_leaves_its_frames_before_what_is_born_first_is_handed_out()
         let expected = if turn == 0 { BLOCKS } else { 0 };
         assert_eq!(there.count() as u64, expected, "turn {turn}");
     }
-}
-
-/// A program that is handed a part, gives it back and is handed it again long before the device
-/// has passed all that; in between more is used than fits, and only then.
-#[derive(Default)]
-struct Peak {
-    launches: u64,
-    now: u64,
-}
-
-impl Peak {
-    const DEVICE: u64 = 40;
-    /// Blocks that are used in every turn, handed out twice in it, and used in between.
-    const KEPT: [(u64, u64); 2] = [(0, 14), (14, 14)];
-    const TWICE: (u64, u64) = (28, 8);
-    const BETWEEN: (u64, u64) = (36, 16);
-
-    fn launch(&mut self, engine: &mut Engine, function: u32, (first, count): (u64, u64)) {
-        self.launches += 1;
-        launch(
-            engine,
-            self.now,
-            (self.launches, function),
-            blocks(first, count),
-        );
-    }
-
-    /// Hands out a part for one launch.
-    fn scratch(&mut self, engine: &mut Engine, function: u32, part: (u64, u64)) {
-        let range = blocks(part.0, part.1);
-        let seq = Seq(self.launches + 1);
-        engine.step(Micros(self.now), &Event::Use { range, seq });
-        self.launch(engine, function, part);
-        let end = Event::Unuse {
-            address: range.address,
-            stream: STREAM,
-            seq: Seq(self.launches + 1),
-        };
-        engine.step(Micros(self.now), &end);
-    }
-
-    /// One turn: the blocks that are to be dropped in the order of the stream.
-    fn turn(&mut self, engine: &mut Engine) -> Vec<u64> {
-        let mut commands = Vec::new();
-        let before = self.launches;
-        for part in Self::KEPT {
-            self.launch(engine, 0, part);
-        }
-        let parts = [Self::TWICE, Self::BETWEEN, Self::TWICE];
-        for (function, part) in (1..).zip(parts) {
-            self.scratch(engine, function, part);
-            engine.decide(Micros(self.now), &mut commands);
-        }
-        for seq in before + 1..=self.launches {
-            self.now += 1_000;
-            let passed = Event::Progress {
-                stream: STREAM,
-                seq: Seq(seq),
-            };
-            engine.step(Micros(self.now), &passed);
-            engine.decide(Micros(self.now), &mut commands);
-        }
-        for command in &commands {
-            let (queue, id) = (command.queue, command.id);
-            let answer = match queue {
-                // Nothing moves over the link.
-                Queue::In | Queue::Out => Event::Refused { queue, id },
-                Queue::Local | Queue::Ordered => Event::Completed { queue, id },
-            };
-            engine.step(Micros(self.now), &answer);
-        }
-        let dropped = commands.iter().filter(|one| one.queue == Queue::Ordered);
-        let dropped = dropped.flat_map(|command| command.range.blocks());
-        dropped.map(number).collect()
-    }
-}
-
-#[test]
-fn what_is_handed_out_again_is_dropped_where_most_is_used_before_it_is_born() {
-    let mut config = Config::new(PolicyKind::Foresight, Bytes(Peak::DEVICE * BLOCK_BYTES));
-    // So slow that nothing is born again so much later that it is dropped for that.
-    config.link_bytes_per_us = 100.0;
-    let mut engine = Engine::new(config).unwrap();
-    let [kept, other] = Peak::KEPT;
-    for (part, pool) in [(kept, false), (other, false), ((28, 24), true)] {
-        let obtained = Event::Alloc {
-            range: blocks(part.0, part.1),
-            pool,
-            prefetched: false,
-            on_host: false,
-        };
-        engine.step(Micros(0), &obtained);
-    }
-    // The device was full once.
-    let left = Event::Migration {
-        range: blocks(0, 1),
-        direction: Direction::Out,
-        cause: Cause::Eviction,
-    };
-    engine.step(Micros(0), &left);
-    let mut peak = Peak::default();
-    let turns: Vec<Vec<u64>> = (0..3).map(|_| peak.turn(&mut engine)).collect();
-    let (first, count) = Peak::TWICE;
-    let twice: Vec<u64> = (first..first + count).collect();
-    // Once in a turn: before its last launch gives them back the most has been used, and what is
-    // used in between is born again with nothing more used before. The first turn tells nothing.
-    assert_eq!(turns, [vec![], twice.clone(), twice]);
 }
 
 /// A program that is handed a part for one launch of each turn; the others of the turn use more

@@ -150,7 +150,7 @@ fn dead_content_is_dropped_for_what_is_needed_before_its_block_is_born_again() {
     assert!(dropped.iter().any(|(reason, _)| *reason == Reason::Dead));
     for (reason, decision) in dropped {
         assert!(
-            matches!(reason, Reason::Dead | Reason::Stale | Reason::Ended),
+            matches!(reason, Reason::Dead | Reason::Stale),
             "{decision:?}"
         );
         let pool = decision.block.0 >= FIRST + 16 * 3 * 2 + 16;

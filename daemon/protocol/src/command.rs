@@ -13,8 +13,7 @@ impl Operation {
     /// Prefetch the range to the host.
     pub const EVICT: Operation = Operation(2);
     /// Drop the content of the range. The shim does so only where its own pool says that
-    /// the range is free, and the device has passed the point where it became so or, in
-    /// [`queue::ORDERED`], is made to before it drops.
+    /// the range is free, and the device has passed the point where it became so.
     pub const DISCARD: Operation = Operation(3);
     /// Prefetch a range that has no content to transfer (unpopulated or discarded), on a
     /// stream of its own, so that it does not wait behind transfers; or one that is on the
@@ -34,9 +33,8 @@ pub struct CommandRecord {
     pub operation: Operation,
     /// Queue that executes it: index into [`crate::layout::DevicePage::done`].
     pub queue: u8,
-    /// Of [`queue::ORDERED`]: slot of the stream in whose order the range was given back;
-    /// otherwise zero.
-    pub stream: u8,
+    /// Explicit padding, zero.
+    pub reserved: u8,
     /// Position in its queue, from 1, without gaps. When the device has executed it, the
     /// queue's word in [`crate::layout::DevicePage::done`] has reached this number.
     pub id: u32,
@@ -61,8 +59,6 @@ pub mod queue {
     pub const OUT: u8 = 1;
     /// Nothing to transfer: populate and discard.
     pub const LOCAL: u8 = 2;
-    /// Discards, each of which waits for all that the program's stream was given before.
-    pub const ORDERED: u8 = 3;
     /// How many there are.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 3;
 }

@@ -19,7 +19,7 @@ pub mod sync;
 
 /// Version of everything in this crate. Two sides of different versions do not talk:
 /// the daemon says so in its [`handshake::Welcome`] and the program runs on alone.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// Bytes in one block, nvidia-uvm's `UVM_VA_BLOCK_SIZE` (uvm_va_block_types.h, 580.142).
 pub const BLOCK_BYTES: u64 = 2 << 20;

@@ -98,7 +98,7 @@ fn the_bytes_of_each_record_are_fixed() {
     let command = CommandRecord {
         operation: Operation::EVICT,
         queue: queue::OUT,
-        stream: 0,
+        reserved: 0,
         id: 77,
         address: 0x7f00_0020_0000,
         bytes: 0x40_0000,
@@ -251,7 +251,7 @@ fn a_command_must_name_whole_blocks_and_a_queue_that_exists() {
     let good = CommandRecord {
         operation: Operation(900),
         queue: queue::LOCAL,
-        stream: 0,
+        reserved: 0,
         id: 1,
         address: 4 << 20,
         bytes: 2 << 20,

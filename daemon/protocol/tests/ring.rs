@@ -209,7 +209,7 @@ fn command(id: u32) -> CommandRecord {
     CommandRecord {
         operation: Operation::PREFETCH,
         queue: queue::IN,
-        stream: 0,
+        reserved: 0,
         id,
         address: u64::from(id) << 21,
         bytes: 2 << 20,

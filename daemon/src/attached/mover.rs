@@ -207,7 +207,6 @@ mod tests {
             id: index as u32 + 1,
             operation: Operation::Prefetch,
             range: *range,
-            stream: None,
         };
         ranges.iter().enumerate().map(command).collect()
     }

@@ -229,7 +229,7 @@ impl Steering {
                 .and_then(|(_, ways)| match command.queue {
                     Queue::In => Some(&ways[0]),
                     Queue::Out => Some(&ways[1]),
-                    Queue::Local | Queue::Ordered => None,
+                    Queue::Local => None,
                 });
             let sent = way.is_some_and(|way| way.send(command).is_ok());
             if !sent {

@@ -423,7 +423,7 @@ impl Intake {
             out.extend(Some(CommandRecord {
                 operation: wire_operation(command.operation),
                 queue: wire,
-                stream: command.stream.map_or(0, |stream| stream.0),
+                reserved: 0,
                 id: command.id,
                 address: command.range.address,
                 bytes: command.range.bytes,
@@ -439,7 +439,6 @@ fn wire_queue(queue: Queue) -> u8 {
         Queue::In => queue::IN,
         Queue::Out => queue::OUT,
         Queue::Local => queue::LOCAL,
-        Queue::Ordered => queue::ORDERED,
     }
 }
 

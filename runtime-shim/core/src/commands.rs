@@ -103,7 +103,6 @@ pub fn check(command: &CommandRecord) -> Result<(), Invalid> {
     let expected = match command.operation {
         Operation::PREFETCH => queue::IN,
         Operation::EVICT => queue::OUT,
-        Operation::DISCARD if command.queue == queue::ORDERED => queue::ORDERED,
         Operation::DISCARD
         | Operation::POPULATE
         | Operation::USE_ON_HOST
@@ -131,7 +130,7 @@ mod tests {
         CommandRecord {
             operation,
             queue,
-            stream: 0,
+            reserved: 0,
             id: 1,
             address: block * BLOCK_BYTES,
             bytes: blocks * BLOCK_BYTES,

@@ -237,18 +237,13 @@ impl Streams {
         self.sequence.0.load(Ordering::SeqCst)
     }
 
-    /// Something now depends on this slot's progress reaching the present number (memory
-    /// was freed in its order): the stream is worth a mark although nothing new runs.
+    /// Something now depends on this slot's progress reaching the number answered (memory was
+    /// freed in its order): the stream is worth a mark although nothing new runs. The number is
+    /// a new one, so that only a mark made from now on covers it: the stream may have been given
+    /// what no number tells of.
     pub fn want_mark(&self, slot: u8) -> u64 {
-        // What ran before the first number is behind no mark yet, and 0 is what a new
-        // session's words say of it: then this takes the first number itself.
-        let first = self
-            .sequence
-            .0
-            .compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok();
         // The number first: a mark that covers this wish has read a number no smaller.
-        let number = if first { 1 } else { self.current() };
+        let number = self.sequence.0.fetch_add(1, Ordering::SeqCst) + 1;
         self.slot(slot).wanted.fetch_add(1, Ordering::SeqCst);
         number
     }

@@ -435,6 +435,7 @@ fn batches_move_and_discard_each_range_as_its_place_says() {
     // SAFETY: arrays of the lengths that are passed.
     unsafe {
         ok(cuMemsetD8Async(memory, 3, 8 * MIB, stream));
+        ok(cuStreamSynchronize(stream));
         let discard = cuMemDiscardBatchAsync;
         ok(discard(
             addresses.as_mut_ptr(),

@@ -358,3 +358,35 @@ fn many_threads_and_streams_finish_all_their_work() {
         assert_eq!(context.read(memory + 4096 * number as u64, 1), [199]);
     }
 }
+
+/// Whether what is written behind a discard stays, with the stream `held` or idle when the
+/// discard is given to it.
+fn outlives_a_discard(held: bool) -> bool {
+    const WORDS: u64 = 1 << 19;
+    let context = Context::new();
+    let stream = context.stream(NON_BLOCKING);
+    let gate = Gate::new(&context);
+    let memory = context.managed(WORDS as usize * 4);
+    ok(context.fill(stream, memory, WORDS, 7));
+    synchronize(stream);
+    if held {
+        gate.stop(stream, 1);
+    }
+    let (mut address, mut bytes) = (memory, WORDS as usize * 4);
+    // SAFETY: a managed range.
+    ok(unsafe { cuMemDiscardBatchAsync(&mut address, &mut bytes, 1, 0, stream) });
+    ok(context.fill(stream, memory, WORDS, 9));
+    gate.set(1);
+    synchronize(stream);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let expected = context.device_memory(WORDS as usize * 4);
+    ok(context.fill(stream, expected, WORDS, 9));
+    synchronize(stream);
+    context.read(memory, WORDS as usize) == context.read(expected, WORDS as usize)
+}
+
+#[test]
+fn a_discard_comes_before_what_follows_it_only_in_an_idle_stream() {
+    assert!(outlives_a_discard(false));
+    assert!(!outlives_a_discard(true));
+}

@@ -10,15 +10,15 @@ use oversub_protocol::ring::Reader;
 use oversub_shim_core::abi::{CuResult, Handle, Location};
 use oversub_shim_core::allocations::flags;
 use oversub_shim_core::commands::{Batch, check};
-use oversub_shim_core::pool::{Discards, point::Point};
-use oversub_shim_core::streams::{SHARED_SLOT, has_passed};
+use oversub_shim_core::pool::point::Turn;
+use oversub_shim_core::streams::has_passed;
 
 use super::ISSUE;
 use crate::context::{self, Place};
-use crate::order::{self, Way};
+use crate::order;
 use crate::session::{self, Session, now_ns};
-use crate::state::{ALLOCATIONS, POOL, STREAM_WRITERS, STREAMS};
-use crate::{capture, driver, managed};
+use crate::state::{ALLOCATIONS, POOL};
+use crate::{driver, managed};
 
 /// Most commands taken at a time.
 const TAKEN: usize = 64;
@@ -36,8 +36,8 @@ pub struct Issuer<'a> {
     taken: [CommandRecord; TAKEN],
     /// Which of them make sense.
     valid: [bool; TAKEN],
-    /// Number and command of each way's newest discard, until the device has executed it.
-    discards: [Option<(u64, u32)>; Way::ALL.len()],
+    /// A turn of the local stream, and a command behind it, until the device has executed that.
+    turn: Option<(Turn, u32)>,
 }
 
 impl<'a> Issuer<'a> {
@@ -46,7 +46,7 @@ impl<'a> Issuer<'a> {
         let nothing = CommandRecord {
             operation: Operation(0),
             queue: 0,
-            stream: 0,
+            reserved: 0,
             id: 0,
             address: 0,
             bytes: 0,
@@ -59,7 +59,7 @@ impl<'a> Issuer<'a> {
             reader,
             taken: [nothing; TAKEN],
             valid: [false; TAKEN],
-            discards: [None; Way::ALL.len()],
+            turn: None,
         }
     }
 
@@ -129,8 +129,7 @@ impl<'a> Issuer<'a> {
             let start = next;
             while let Some(command) = self.taken.get(next).copied().filter(|_| next < count) {
                 if command.queue == number {
-                    let alike = command.operation == first.operation;
-                    if !(alike && command.stream == first.stream) {
+                    if command.operation != first.operation {
                         break;
                     }
                     let valid = self.valid.get(next).copied().unwrap_or(false);
@@ -144,11 +143,10 @@ impl<'a> Issuer<'a> {
             self.hand_over(&mut batch, stream, start, next);
         }
         if let Some(id) = last_id {
+            // Before the number: it is behind every turn that there is now.
+            let turn = order::newest_turn().filter(|_| number == queue::LOCAL);
             self.write_done(number, stream, id);
-            let newest = Way::of(number).and_then(|way| self.discards[way as usize].as_mut());
-            if let Some((_, waits_for)) = newest {
-                *waits_for = id;
-            }
+            self.turn = turn.map(|turn| (turn, id)).or(self.turn);
         }
     }
 
@@ -191,10 +189,7 @@ impl<'a> Issuer<'a> {
     /// Hands a batch to the driver; `taken[start .. end]` are its commands (and others').
     fn hand_over(&mut self, batch: &mut Batch, stream: Handle, start: usize, end: usize) {
         match batch.operation {
-            Operation::DISCARD if batch.queue == queue::ORDERED => {
-                return self.discard_in_order(stream, start, end);
-            }
-            Operation::DISCARD => return self.discard_each(stream, start, end),
+            Operation::DISCARD => return self.discard_each(start, end),
             Operation::USE_ON_HOST | Operation::LET_MIGRATE => return self.advise_each(start, end),
             _ => {}
         }
@@ -232,110 +227,40 @@ impl<'a> Issuer<'a> {
     }
 
     /// Discards what the pool says no one has and no one still uses; declines the rest.
-    fn discard_each(&mut self, stream: Handle, start: usize, end: usize) {
+    fn discard_each(&mut self, start: usize, end: usize) {
+        let mut ranges = [(0, 0); TAKEN];
+        let mut claimed = [0; TAKEN];
+        let mut count = 0;
         for index in start..end {
             let Some(command) = self.command(index, queue::LOCAL) else {
                 continue;
             };
-            let claimed = POOL
-                .lock()
-                .claim(command.address, command.bytes, session::has_passed);
-            if claimed.is_err() {
+            let (address, bytes) = (command.address, command.bytes);
+            let mut pool = POOL.lock();
+            let claim = pool.claim((address, bytes), session::has_passed, order::over());
+            drop(pool);
+            if claim.is_err() {
                 self.refuse(&command, CuResult::SUCCESS);
-                continue;
-            }
-            let result = discard(&command, stream);
-            let discards = self.number(Way::Local, stream, command.id);
-            POOL.lock()
-                .release(command.address, command.bytes, discards);
-            self.discarded(index, &command, result);
-        }
-    }
-
-    /// Discards what the pool says no one has, once the device has passed all that the commands'
-    /// stream was given so far; declines the rest. What is handed out again meanwhile waits for
-    /// that.
-    fn discard_in_order(&mut self, stream: Handle, start: usize, end: usize) {
-        let mut claimed = [false; TAKEN];
-        let follows = self.claim_in_order(start, end, &mut claimed);
-        let mut results = [CuResult::SUCCESS; TAKEN];
-        let mut last = None;
-        for index in (start..end).filter(|_| follows) {
-            let Some(command) = self.command(index, queue::ORDERED) else {
-                continue;
-            };
-            if let (Some(true), Some(result)) = (claimed.get(index), results.get_mut(index)) {
-                *result = discard(&command, stream);
-                last = Some(command.id);
-            }
-        }
-        let discards = match last {
-            Some(id) => self.number(Way::Ordered, stream, id),
-            None => Discards::NONE,
-        };
-        for index in start..end {
-            let Some(command) = self.command(index, queue::ORDERED) else {
-                continue;
-            };
-            let is_claimed = claimed.get(index).copied().unwrap_or(false);
-            if is_claimed {
-                POOL.lock()
-                    .release(command.address, command.bytes, discards);
-            }
-            match results.get(index).copied() {
-                Some(result) if is_claimed && follows => {
-                    self.discarded(index, &command, result);
-                }
-                _ => self.refuse(&command, CuResult::SUCCESS),
-            }
-        }
-    }
-
-    /// Claims what no one has and has the queue's stream wait for the commands' one. `false`: it
-    /// cannot; what was claimed has to be released all the same.
-    fn claim_in_order(&self, start: usize, end: usize, claimed: &mut [bool; TAKEN]) -> bool {
-        let mut pool = POOL.lock();
-        // The stream cannot be destroyed while this is held, nor a capture begin while that is.
-        let _writers = STREAM_WRITERS.lock();
-        let slot = (start..end).find_map(|index| self.command(index, queue::ORDERED));
-        let slot = slot.map(|command| command.stream);
-        let slot = slot.filter(|slot| *slot != SHARED_SLOT && !capture::is_any());
-        let Some(followed) = slot.and_then(|slot| STREAMS.stream(slot)) else {
-            return false;
-        };
-        let passed = |point: &Point| point.is_of(followed) || session::has_passed(point);
-        for index in start..end {
-            if let (Some(command), Some(cell)) =
-                (self.command(index, queue::ORDERED), claimed.get_mut(index))
+            } else if let (Some(range), Some(at)) = (ranges.get_mut(count), claimed.get_mut(count))
             {
-                *cell = pool
-                    .claim_also(command.address, command.bytes, passed)
-                    .is_ok();
+                (*range, *at) = ((address, bytes), index);
+                count += 1;
             }
         }
-        claimed.contains(&true) && order::follow_in_order(self.place.context, followed)
-    }
-
-    /// Numbers discards of a way that were just made, the last one by command `id`.
-    fn number(&mut self, way: Way, stream: Handle, id: u32) -> Discards {
-        let Some(number) = order::number_discard(self.place.context, way) else {
-            // What cannot be waited for on the device is waited for here.
-            // SAFETY: our own stream.
-            unsafe { driver::cuStreamSynchronize(stream) };
-            return Discards::NONE;
-        };
-        if let Some(newest) = self.discards.get_mut(way as usize) {
-            *newest = Some((number, id));
+        let mut results = [CuResult::SUCCESS; TAKEN];
+        let (ranges, results) = (&ranges[..count], &mut results[..count]);
+        order::discard(self.place.context, ranges, results);
+        for (address, bytes) in ranges {
+            POOL.lock().release(*address, *bytes);
         }
-        way.discards(number)
-    }
-
-    /// Counts a discard that was made, or refuses its command.
-    fn discarded(&self, index: usize, command: &CommandRecord, result: CuResult) {
-        if result.is_ok() {
-            self.count(command.queue, Operation::DISCARD, index, index + 1);
-        } else {
-            self.refuse(command, result);
+        for (index, result) in claimed.into_iter().zip(results.iter()) {
+            match self.command(index, queue::LOCAL) {
+                Some(_) if result.is_ok() => {
+                    self.count(queue::LOCAL, Operation::DISCARD, index, index + 1);
+                }
+                Some(command) => self.refuse(&command, *result),
+                None => {}
+            }
         }
     }
 
@@ -404,28 +329,14 @@ impl<'a> Issuer<'a> {
         }
     }
 
-    /// Notes discards that the device has executed: no one needs to wait for them any more.
+    /// Notes the turns that the device has executed: no one needs to wait for them any more.
     pub fn report(&mut self) {
-        let done = &self.session.device().done;
-        for (way, newest) in Way::ALL.into_iter().zip(&mut self.discards) {
-            let executed = done
-                .get(usize::from(way.queue()))
-                .zip(*newest)
-                .filter(|(word, (_, id))| has_passed(word.load(Ordering::Acquire), (*id).into()));
-            if let Some((_, (number, _))) = executed {
-                order::note_executed(way, number);
-                *newest = None;
-            }
+        let done = &self.session.device().done[usize::from(queue::LOCAL)];
+        let over = |(_, id): &(Turn, u32)| has_passed(done.load(Ordering::Acquire), (*id).into());
+        if let Some((turn, _)) = self.turn.take_if(|turn| over(turn)) {
+            order::note_over(turn);
         }
     }
-}
-
-/// Has the driver drop the content of a command's range.
-fn discard(command: &CommandRecord, stream: Handle) -> CuResult {
-    let (mut address, mut size) = (command.address, command.bytes as usize);
-    // SAFETY: claimed: no one has it, no one uses it once `stream` gets there, and no one will
-    // get it before it is released.
-    unsafe { driver::cuMemDiscardBatchAsync(&raw mut address, &raw mut size, 1, 0, stream) }
 }
 
 fn prefetch_batch(batch: &mut Batch, to: Location, stream: Handle) -> CuResult {

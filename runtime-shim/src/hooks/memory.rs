@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use oversub_shim_core::BLOCK_BYTES;
 use oversub_shim_core::abi::{CuResult, DevicePtr};
 use oversub_shim_core::allocations::{Allocation, flags};
-use oversub_shim_core::pool::{Discards, point::Point};
+use oversub_shim_core::pool::point::{Point, Turn};
 
 use crate::context::{Place, here};
 use crate::entry_points::{Real, forward, types};
@@ -210,7 +210,7 @@ fn free_part(address: DevicePtr) -> CuResult {
     if !result.is_ok() {
         return result;
     }
-    let freed = super::pool::take_back(address, u8::MAX, Point::Done, Discards::NONE);
+    let freed = super::pool::take_back(address, u8::MAX, Point::Done, Turn::NONE);
     if freed {
         CuResult::SUCCESS
     } else {

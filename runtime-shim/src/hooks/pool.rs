@@ -9,8 +9,8 @@ use oversub_shim_core::abi::{
     STREAM_PER_THREAD, pool_attribute,
 };
 use oversub_shim_core::allocations::flags;
-use oversub_shim_core::pool::point::Point;
-use oversub_shim_core::pool::{Discards, Grant, Refusal};
+use oversub_shim_core::pool::point::{Point, Turn};
+use oversub_shim_core::pool::{Grant, Refusal};
 use oversub_shim_core::streams::SHARED_SLOT;
 
 use super::stream::slot_of;
@@ -176,12 +176,12 @@ fn grant(
         Err(refusal) => return Ok(Err(refusal)),
     };
     let waits = grant.waits.get(..grant.wait_count).unwrap_or_default();
-    if !order::wait(place.context, stream, waits, grant.discard) {
+    if !order::wait(place.context, stream, waits, grant.turn) {
         // What cannot be ordered on the device is waited for here.
         // SAFETY: no arguments.
         let result = unsafe { driver::cuCtxSynchronize() };
         if !result.is_ok() {
-            pool.free(grant.address, Point::Done, grant.discard);
+            pool.free(grant.address, Point::Done, grant.turn);
             return Err(Some(result));
         }
     }
@@ -230,7 +230,7 @@ pub unsafe fn free_async(
     let freed = if let Some(place) = own.filter(|_| key == STREAM_PER_THREAD) {
         // No other thread can name this stream, so its order is kept elsewhere.
         match order::follow(place.context, key) {
-            Some(discard) => take_back(address, u8::MAX, Point::Done, discard),
+            Some(turn) => take_back(address, u8::MAX, Point::Done, turn),
             None => wait_and_take_back(address, stream, real.per_thread),
         }
     } else if own.is_some() {
@@ -244,7 +244,7 @@ pub unsafe fn free_async(
                 slot,
                 seq,
             },
-            Discards::NONE,
+            Turn::NONE,
         )
     } else {
         wait_and_take_back(address, stream, real.per_thread)
@@ -268,13 +268,13 @@ fn wait_for(stream: Handle, per_thread: bool) -> CuResult {
 }
 
 fn wait_and_take_back(address: DevicePtr, stream: Handle, per_thread: bool) -> bool {
-    wait_for(stream, per_thread).is_ok() && take_back(address, u8::MAX, Point::Done, Discards::NONE)
+    wait_for(stream, per_thread).is_ok() && take_back(address, u8::MAX, Point::Done, Turn::NONE)
 }
 
 /// Takes a part back into the pool and says so. `false`: it was not handed out.
-pub fn take_back(address: DevicePtr, slot: u8, point: Point, discard: Discards) -> bool {
+pub fn take_back(address: DevicePtr, slot: u8, point: Point, turn: Turn) -> bool {
     let mut pool = POOL.lock();
-    let Some(part) = pool.free(address, point, discard) else {
+    let Some(part) = pool.free(address, point, turn) else {
         return false;
     };
     let seq = match point {

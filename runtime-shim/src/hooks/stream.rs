@@ -73,12 +73,12 @@ pub unsafe fn destroy(real: Real<types::cuStreamDestroy_v2>, stream: Handle) -> 
         {
             let mut pool = POOL.lock();
             if pool.has_points_of(stream) {
-                let discard = here().and_then(|place| order::follow(place.context, stream));
-                if discard.is_none() {
+                let turn = here().and_then(|place| order::follow(place.context, stream));
+                if turn.is_none() {
                     // SAFETY: the program's own stream.
                     unsafe { driver::cuStreamSynchronize(stream) };
                 }
-                pool.replace_stream(stream, discard.unwrap_or_default());
+                pool.replace_stream(stream, turn.unwrap_or_default());
             }
         }
         let _writers = STREAM_WRITERS.lock();

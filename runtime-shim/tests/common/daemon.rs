@@ -304,21 +304,6 @@ impl Session {
             Operation::EVICT => queue::OUT,
             _ => queue::LOCAL,
         };
-        self.push((operation, queue, 0), address, bytes)
-    }
-
-    /// Has it drop content once the stream in that slot has executed what it was given.
-    pub fn discard_in_order(&mut self, stream: u8, address: u64, bytes: u64) -> u32 {
-        let way = (Operation::DISCARD, queue::ORDERED, stream);
-        self.push(way, address, bytes)
-    }
-
-    fn push(
-        &mut self,
-        (operation, queue, stream): (Operation, u8, u8),
-        address: u64,
-        bytes: u64,
-    ) -> u32 {
         let next = &mut self.next_id[usize::from(queue)];
         *next += 1;
         let id = *next;
@@ -326,7 +311,7 @@ impl Session {
         let record = CommandRecord {
             operation,
             queue,
-            stream,
+            reserved: 0,
             id,
             address,
             bytes,

@@ -4,7 +4,7 @@
 //! fits, the shim's own check before content is dropped, progress marks at the engine's
 //! stride, and the time from an event to the command that it causes. Decides nothing.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use oversub_engine::{
@@ -45,8 +45,6 @@ pub(super) struct Steering {
     launched: Option<Seq>,
     finished: Option<Seq>,
     under_way: HashMap<Ticket, (Queue, u32)>,
-    /// Discards that wait for the device to pass a launch: what the stream was given last.
-    ordered: VecDeque<(Seq, Region, u32)>,
     commands: Vec<Command>,
     words: Vec<u64>,
     awake: Option<Nanos>,
@@ -97,7 +95,6 @@ impl Steering {
             launched: None,
             finished: None,
             under_way: HashMap::new(),
-            ordered: VecDeque::new(),
             commands: Vec::new(),
             words: Vec::new(),
             awake: None,
@@ -234,7 +231,6 @@ impl Steering {
 
     fn finished(&mut self, done: Seq, desk: &mut Desk<'_>) {
         self.finished = Some(done);
-        self.drop_passed(desk);
         if (done.0 + 1).is_multiple_of(self.engine.mark_stride()) {
             let event = Event::Progress {
                 stream: STREAM,
@@ -325,15 +321,6 @@ impl Steering {
         self.table_bytes = self.table_bytes.max(self.engine.snapshot().table_bytes);
     }
 
-    /// Carries out the discards that waited for what the device has passed by now.
-    fn drop_passed(&mut self, desk: &mut Desk<'_>) {
-        let passed = self.finished;
-        let next = |(last, ..): &mut (Seq, Region, u32)| Some(*last) <= passed;
-        while let Some((_, region, id)) = self.ordered.pop_front_if(next) {
-            self.drop(region, (Queue::Ordered, id), desk);
-        }
-    }
-
     fn drop(&mut self, region: Region, (queue, id): (Queue, u32), desk: &mut Desk<'_>) {
         let whole = desk.blocks_of(region).into_iter().map(|block| Piece {
             block,
@@ -374,16 +361,9 @@ impl Steering {
                 return;
             }
             Operation::Discard => {
-                // What the shim does: the range must be the pool's own, and passed, or the
-                // command waits until it is.
-                match (self.parts.claim(region), self.launched) {
-                    (Some(last), _) if queue == Queue::Local && last <= self.finished => {
-                        self.drop(region, (queue, id), desk);
-                    }
-                    (Some(_), Some(last)) if queue == Queue::Ordered => {
-                        self.ordered.push_back((last, region, id));
-                        self.drop_passed(desk);
-                    }
+                // What the shim does: the range must be the pool's own, and passed.
+                match self.parts.claim(region) {
+                    Some(last) if last <= self.finished => self.drop(region, (queue, id), desk),
                     _ => self.step(desk, &Event::Refused { queue, id }),
                 }
                 return;

@@ -137,7 +137,6 @@ impl FaultEngine {
             id,
             operation,
             range,
-            stream: None,
         });
     }
 }

@@ -374,6 +374,6 @@ fn index(queue: Queue) -> Option<usize> {
     match queue {
         Queue::In => Some(0),
         Queue::Out => Some(1),
-        Queue::Local | Queue::Ordered => None,
+        Queue::Local => None,
     }
 }

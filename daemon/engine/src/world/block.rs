@@ -171,11 +171,6 @@ impl Block {
         }
     }
 
-    /// All of it was taken back, and no part was handed out since.
-    pub(crate) fn given_back(&self) -> bool {
-        self.pool && self.ends == self.lives
-    }
-
     /// The device has passed the oldest end of a part. True where the content went with it.
     pub(crate) fn pass_end(&mut self) -> bool {
         self.lives = self.lives.saturating_sub(1);

@@ -96,36 +96,6 @@ impl World {
         dies.filter(|&dies| dies >= self.moment())
     }
 
-    /// In how many launches from the newest on a block is used again, as the learned cycle has
-    /// it; none while there is no cycle.
-    pub(crate) fn until_reborn(&self, slot: u32) -> Option<u64> {
-        let head = self.history.head();
-        let matched = head - self.history.lag()?;
-        let again = self
-            .blocks
-            .get(slot)
-            .uses
-            .at_or_after((matched + 1) * TICKS);
-        Some(again.map_or(NEVER, |again| again / TICKS - matched))
-    }
-
-    /// What dies after the newest launch and is born again so many launches later could give its
-    /// frame to others meanwhile: by the learned cycle, more blocks will have content at some
-    /// launch in between than fit on the device, and at none before `until` more.
-    pub(crate) fn is_peak_before(&self, reborn: u64, until: u64) -> bool {
-        let (head, floor) = (self.history.head(), self.floor());
-        let Some(lag) = self.history.lag().filter(|&lag| floor > lag) else {
-            return false;
-        };
-        let (first, end) = (head + 1, (head + reborn.min(lag)).min(floor + lag));
-        if first >= end {
-            return false;
-        }
-        let most = |from: u64, until: u64| self.history.live_within(from - lag, until - lag).1;
-        let between = most(first + 1, end);
-        u64::from(between) > self.capacity && between >= most(floor, until.clamp(end, floor + lag))
-    }
-
     /// Moment at which a resident block is taken to be used again: `next`, as of
     /// [`World::next_use`], but where the cycle is often wrong of it, its own even distances
     /// count as well. Where nobody tells what is dead, what the cycle leaves out mostly is, and

@@ -95,18 +95,8 @@ pub(crate) struct World {
     /// Parts of the policy that are left out.
     pub without: Without,
     discard: bool,
-    /// Blocks of which the last part was taken back since the policy last decided.
-    pub ended: Vec<Ended>,
     inflight_bytes: u64,
     block_limit: usize,
-}
-
-/// A block of which the last part was taken back.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    pub slot: u32,
-    /// Its content dies in the order of this stream.
-    pub stream: StreamId,
 }
 
 impl World {
@@ -139,7 +129,6 @@ impl World {
             refusals: BTreeSet::new(),
             without: config.without,
             discard: config.discard && !config.without.discard,
-            ended: Vec::new(),
             inflight_bytes: config.inflight_bytes.0,
             block_limit: config.blocks,
         }
@@ -231,11 +220,7 @@ impl World {
             let Some(slot) = self.blocks.find(id) else {
                 continue;
             };
-            let block = self.blocks.get_mut(slot);
-            block.end_part(newest);
-            if self.discard && block.given_back() {
-                self.ended.push(Ended { slot, stream });
-            }
+            self.blocks.get_mut(slot).end_part(newest);
         }
     }
 

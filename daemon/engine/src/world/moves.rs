@@ -6,9 +6,9 @@ use super::block::Residency;
 use super::orders::Order;
 use super::{NEVER, World};
 use crate::command::{Command, Operation, Queue};
-use crate::decision::{Because, Decision, Fate, Reason, Step, launch_at};
+use crate::decision::{Because, Decision, Fate, Step, launch_at};
 use crate::stats::Stats;
-use crate::units::{BLOCK_BYTES, BlockId, Micros, StreamId};
+use crate::units::{BLOCK_BYTES, BlockId, Micros};
 
 /// Calls for which there must be room before more are made.
 const REFILL: u64 = 2;
@@ -38,34 +38,6 @@ impl World {
     pub(crate) fn discardable(&self, slot: u32) -> bool {
         let block = self.blocks.get(slot);
         self.discard && block.dead() && !block.refused
-    }
-
-    /// May this block's content be dropped in stream order?
-    pub(crate) fn drops_in_order(&self, slot: u32) -> bool {
-        let block = self.blocks.get(slot);
-        self.discard && block.given_back() && !block.dead() && !block.gone
-    }
-
-    /// Asks that a block's content be dropped once the device has passed all that its stream
-    /// was given so far.
-    pub(crate) fn drop_in_order(
-        &mut self,
-        now: Micros,
-        (slot, stream): (u32, StreamId),
-        stats: &mut Stats,
-        commands: &mut Vec<Command>,
-    ) {
-        const MERGE: u64 = 64 << 20;
-        let step = Step::Ordered(Operation::Discard, Reason::Ended);
-        self.write_down(slot, step, None);
-        let after = Some((stream, self.window.last(stream)));
-        let id = self.blocks.get(slot).id.0;
-        let before = commands.len();
-        let way = (Queue::Ordered, Operation::Discard);
-        self.orders
-            .issue(now, way, (id, false, after), MERGE, commands);
-        stats.discarded_bytes += BLOCK_BYTES;
-        stats.commands += (commands.len() - before) as u64;
     }
 
     /// Asks for something on one block, which must be in a state that allows it. `because`
@@ -141,13 +113,8 @@ impl World {
             _ => self.call_bytes(queue),
         };
         let before = commands.len();
-        self.orders.issue(
-            now,
-            (queue, operation),
-            (id.0, from_host, None),
-            merge,
-            commands,
-        );
+        self.orders
+            .issue(now, (queue, operation), (id.0, from_host), merge, commands);
         stats.commands += (commands.len() - before) as u64;
     }
 
@@ -197,17 +164,6 @@ impl World {
         self.note(slot, Step::Came(Fate::Refused));
     }
 
-    /// The stream has come to where a block was given back, and its content was dropped, or
-    /// part of it had been handed out before anything could be arranged.
-    fn dropped(&mut self, slot: u32, refused: bool) {
-        let block = self.blocks.get(slot);
-        if refused {
-            self.note(slot, Step::Came(Fate::Refused));
-        } else if !block.content && matches!(block.residency, Residency::Device | Residency::Host) {
-            self.blocks.set(slot, Residency::Unpopulated);
-        }
-    }
-
     /// A command is done, or had no effect.
     pub(crate) fn settle(&mut self, order: Order, refused: bool) {
         for number in order.blocks.first..order.blocks.end() {
@@ -221,10 +177,6 @@ impl World {
                 if refused && order.operation != Operation::Touch {
                     self.stays_refused(slot);
                 }
-                continue;
-            }
-            if order.after.is_some() {
-                self.dropped(slot, refused);
                 continue;
             }
             let block = self.blocks.get_mut(slot);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use super::block::Extent;
 use crate::command::{Command, Operation, Queue};
-use crate::units::{BLOCK_BYTES, Micros, Range, Seq, StreamId};
+use crate::units::{BLOCK_BYTES, Micros, Range};
 
 /// Weight of the past in the measured rate.
 const SMOOTHING: f64 = 0.8;
@@ -19,8 +19,6 @@ pub(crate) struct Order {
     pub blocks: Extent,
     /// A discard of blocks that lay on the host.
     pub from_host: bool,
-    /// It is not done before this stream has passed that.
-    pub after: Option<(StreamId, Seq)>,
     issued: Micros,
 }
 
@@ -70,11 +68,10 @@ impl Orders {
         self.lane(queue).rate
     }
 
-    /// When the oldest command was issued of those that need not wait for the program.
+    /// When the oldest command was issued.
     pub(crate) fn oldest(&self) -> Option<Micros> {
         self.lanes
             .iter()
-            .take(Queue::Ordered as usize)
             .filter_map(|lane| lane.orders.front())
             .map(|order| order.issued)
             .min()
@@ -86,7 +83,7 @@ impl Orders {
         &mut self,
         now: Micros,
         (queue, operation): (Queue, Operation),
-        (block, from_host, after): (u64, bool, Option<(StreamId, Seq)>),
+        (block, from_host): (u64, bool),
         merge_bytes: u64,
         commands: &mut Vec<Command>,
     ) {
@@ -95,7 +92,7 @@ impl Orders {
         if let Some(last) = commands.iter_mut().rfind(|command| command.queue == queue)
             && let Some(order) = lane.orders.back_mut()
             && last.id == order.id
-            && (last.operation, order.from_host, order.after) == (operation, from_host, after)
+            && (last.operation, order.from_host) == (operation, from_host)
             && order.blocks.end() == block
             && last.range.bytes < merge_bytes
         {
@@ -114,7 +111,6 @@ impl Orders {
             operation,
             blocks,
             from_host,
-            after,
             issued: now,
         });
         let range = Range {
@@ -126,7 +122,6 @@ impl Orders {
             id,
             operation,
             range,
-            stream: after.map(|(stream, _)| stream),
         });
     }
 

@@ -544,41 +544,6 @@ fn handed_out() -> (World, Stats, u32) {
     (world, stats, slot)
 }
 
-#[test]
-fn content_dies_where_it_was_given_back_though_the_memory_is_handed_out_again() {
-    let (mut world, mut stats, slot) = handed_out();
-    let range = Range {
-        address: BLOCK_BYTES,
-        bytes: 2 * BLOCK_BYTES,
-    };
-    world.end_part(range.address, StreamId(0), Seq(2));
-    assert!(world.drops_in_order(slot), "no one has it");
-    let ended: Vec<u32> = world.ended.iter().map(|ended| ended.slot).collect();
-    assert_eq!(ended.len(), 2, "both blocks of it");
-    let mut commands = Vec::new();
-    let way = (slot, StreamId(0));
-    world.drop_in_order(Micros(0), way, &mut stats, &mut commands);
-    assert_eq!(
-        (commands[0].queue, commands[0].stream),
-        (Queue::Ordered, Some(StreamId(0)))
-    );
-    world.begin_part(range);
-    assert!(!world.drops_in_order(slot), "it is handed out again");
-    let block = world.blocks.get(slot);
-    assert!(block.content && !block.dead(), "the device still uses it");
-    // The device comes to it.
-    world.window.pass(StreamId(0), Seq(1));
-    while let Some(range) = world.window.pop_death() {
-        world.bury(range);
-    }
-    let block = world.blocks.get(slot);
-    assert!(!block.content && !block.dead(), "{block:?}");
-    let done = world.orders.complete(Micros(1), Queue::Ordered, 1);
-    world.settle(done.expect("it was ordered"), false);
-    let block = world.blocks.get(slot);
-    assert_eq!(block.residency, Residency::Unpopulated, "it is to be born");
-}
-
 /// Queues a launch that uses nothing.
 fn queue(world: &mut World, seq: u64) {
     let none: Arc<[Extent]> = Arc::from([]);
@@ -642,59 +607,4 @@ fn a_death_after_more_ends_than_are_kept_is_not_known() {
         let slot = world.blocks.find(BlockId(1)).expect("it is tracked");
         assert_eq!(world.dies(slot).is_some(), known, "{parts} parts");
     }
-}
-
-#[test]
-fn dead_content_need_not_wait_for_its_drop_nor_leave_over_the_link() {
-    let (mut world, mut stats, slot) = handed_out();
-    world.end_part(BLOCK_BYTES, StreamId(0), Seq(2));
-    let mut commands = Vec::new();
-    let way = (slot, StreamId(0));
-    world.drop_in_order(Micros(0), way, &mut stats, &mut commands);
-    assert!(!world.discardable(slot), "the device still uses it");
-    world.window.pass(StreamId(0), Seq(1));
-    while let Some(range) = world.window.pop_death() {
-        world.bury(range);
-    }
-    assert!(world.discardable(slot), "its frame may be wanted now");
-    let now = Micros(1);
-    let reason = Reason::Dead;
-    world.order(
-        now,
-        Operation::Discard,
-        slot,
-        reason,
-        &mut stats,
-        &mut commands,
-    );
-    let id = commands.last().expect("it was ordered").id;
-    let done = world.orders.complete(now, Queue::Local, id);
-    world.settle(done.expect("it was ordered"), false);
-    assert_eq!(world.blocks.get(slot).residency, Residency::Unpopulated);
-    // The other one finds nothing to drop.
-    let done = world.orders.complete(now, Queue::Ordered, commands[0].id);
-    world.settle(done.expect("it was ordered"), false);
-    let block = world.blocks.get(slot);
-    assert_eq!(block.residency, Residency::Unpopulated);
-    assert_eq!(world.blocks.frames(), 1, "that of the other block");
-}
-
-#[test]
-fn news_of_a_drop_that_come_late_do_not_undo_the_next_use() {
-    let (mut world, mut stats, slot) = handed_out();
-    world.end_part(BLOCK_BYTES, StreamId(0), Seq(2));
-    let way = (slot, StreamId(0));
-    world.drop_in_order(Micros(0), way, &mut stats, &mut Vec::new());
-    world.begin_part(Range {
-        address: BLOCK_BYTES,
-        bytes: 2 * BLOCK_BYTES,
-    });
-    world.window.pass(StreamId(0), Seq(1));
-    while let Some(range) = world.window.pop_death() {
-        world.bury(range);
-    }
-    world.used(slot, 2, Share::ALL);
-    let done = world.orders.complete(Micros(1), Queue::Ordered, 1);
-    world.settle(done.expect("it was ordered"), false);
-    assert_eq!(world.blocks.get(slot).residency, Residency::Device);
 }

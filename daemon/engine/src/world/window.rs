@@ -213,13 +213,6 @@ impl Window {
             .unwrap_or(0)
     }
 
-    /// The last number that the program is known to have put into a stream.
-    pub(crate) fn last(&self, stream: StreamId) -> Seq {
-        self.streams
-            .get(&stream.0)
-            .map_or(Seq(0), |state| state.last)
-    }
-
     /// `range` dies when `stream` has passed everything before `seq`.
     pub(crate) fn push_death(&mut self, stream: StreamId, seq: Seq, range: Range) {
         let state = self.streams.entry(stream.0).or_default();

@@ -152,8 +152,6 @@ pub struct Device {
     running: Option<(u64, Kernel, usize)>,
     waiting_for: Option<u64>,
     seq: u64,
-    /// Discards that wait until this launch is over.
-    ordered: VecDeque<(u64, usize)>,
     passed: u64,
     marked: u64,
     link_in: VecDeque<Job>,
@@ -199,7 +197,6 @@ impl Device {
             running: None,
             waiting_for: None,
             seq: 0,
-            ordered: VecDeque::new(),
             passed: 0,
             marked: 0,
             link_in: VecDeque::new(),
@@ -391,7 +388,6 @@ impl Device {
                 self.outcome.iteration_peaks.push(peak);
             }
             self.bury();
-            self.drop_passed();
             let stride = u64::from(self.engine.mark_stride());
             if seq - self.marked >= stride || self.queue.is_empty() {
                 self.marked = seq;
@@ -698,12 +694,6 @@ impl Device {
             self.tell(&Event::Refused { queue, id });
             return;
         }
-        if command.queue == Queue::Ordered {
-            // The stream that it waits for has been given so much.
-            self.ordered.push_back((self.seq, index));
-            self.drop_passed();
-            return;
-        }
         for BlockId(block) in command.range.blocks() {
             let job = Job::Block {
                 block,
@@ -712,7 +702,7 @@ impl Device {
             match command.queue {
                 Queue::In => self.link_in.push_back(job),
                 Queue::Out => self.link_out.push_back(job),
-                Queue::Local | Queue::Ordered => {
+                Queue::Local => {
                     self.local(command.operation, block);
                     self.job_done(job);
                 }
@@ -740,30 +730,9 @@ impl Device {
         }
     }
 
-    /// Drops what waited for launches that are over by now. What was handed out of it since then
-    /// has not been used yet.
-    fn drop_passed(&mut self) {
-        let passed = self.passed;
-        while let Some((_, index)) = self.ordered.pop_front_if(|(last, _)| *last <= passed) {
-            for BlockId(block) in self.commands[index].0.range.blocks() {
-                self.drop_content(block);
-                let command = Some(index);
-                self.job_done(Job::Block { block, command });
-            }
-        }
-    }
-
-    /// It would drop what the program has, as far as the command waits for it.
+    /// It would drop what the program has.
     fn drops_live(&self, command: Command) -> bool {
-        let range = command.range;
-        let drops = command.operation == Operation::Discard;
-        let handed_out = |(address, bytes): (&u64, &u64)| {
-            *address < range.end() && range.address < address + bytes
-        };
-        match command.queue {
-            Queue::Ordered => drops && self.parts.iter().any(handed_out),
-            _ => drops && self.live(range),
-        }
+        command.operation == Operation::Discard && self.live(command.range)
     }
 
     /// Some of the range is handed out, or no pool memory at all.

@@ -2,7 +2,7 @@
 //! of what is handed out by address. Knows nothing of streams' order.
 
 use crate::mapped::{Slab, Zeroable};
-use crate::pool::{Discards, point::Point};
+use crate::pool::point::{Point, Turn};
 
 /// Most parts, free and handed out.
 pub const MAX_CHUNKS: usize = 1 << 16;
@@ -41,8 +41,8 @@ pub struct Chunk {
     pub requested: u64,
     /// When the memory is free of its last users, while free.
     pub point: Point,
-    /// The last discards that covered part of it, while free.
-    pub discard: Discards,
+    /// What its next user has to wait for as well, while free.
+    pub turn: Turn,
     /// Neighbour below in the same segment.
     pub below: ChunkId,
     /// Neighbour above in the same segment.
@@ -250,7 +250,7 @@ pub const EMPTY: Chunk = Chunk {
     bytes: 0,
     requested: 0,
     point: Point::Done,
-    discard: Discards::NONE,
+    turn: Turn::NONE,
     below: ChunkId::NONE,
     above: ChunkId::NONE,
     newer: ChunkId::NONE,

@@ -20,8 +20,8 @@ use crate::BLOCK_BYTES;
 use crate::abi::Handle;
 use crate::mapped::{Slab, Zeroable};
 use chunks::{Chunk, ChunkId, Chunks, EMPTY};
-pub use discard::{Declined, Discards};
-use point::Point;
+pub use discard::Declined;
+use point::{Point, Turn};
 use recent::Recent;
 
 /// Most segments.
@@ -80,8 +80,8 @@ pub struct Grant {
     pub waits: [Handle; MAX_WAITS],
     /// How many.
     pub wait_count: usize,
-    /// Discards that it must wait for.
-    pub discard: Discards,
+    /// What of the shim's own stream it must wait for.
+    pub turn: Turn,
 }
 
 /// Why nothing was handed out.
@@ -242,12 +242,12 @@ impl Pool {
             bytes,
             waits: [0; MAX_WAITS],
             wait_count: 0,
-            discard: Discards::NONE,
+            turn: Turn::NONE,
         };
         let mut id = first;
         loop {
             let chunk = self.chunks.get(id);
-            grant.discard = grant.discard.merged(chunk.discard);
+            grant.turn = grant.turn.max(chunk.turn);
             if let Point::Stream { stream: other, .. } = chunk.point
                 && other != stream
                 && !grant.waits[..grant.wait_count].contains(&other)
@@ -276,7 +276,7 @@ impl Pool {
             chunk.in_use = true;
             chunk.requested = requested;
             chunk.point = Point::Done;
-            chunk.discard = Discards::NONE;
+            chunk.turn = Turn::NONE;
         });
         self.chunks.insert(first);
         self.usage.used += bytes;
@@ -295,7 +295,7 @@ impl Pool {
             below: id,
             above: chunk.above,
             point: chunk.point,
-            discard: chunk.discard,
+            turn: chunk.turn,
             list: chunk.list,
             ..EMPTY
         })?;
@@ -319,16 +319,16 @@ impl Pool {
         self.chunks.retire(above);
     }
 
-    /// Takes memory back at `point`, or after `discard`. `None`: nothing was handed out at
+    /// Takes memory back at `point`, or after `turn`. `None`: nothing was handed out at
     /// `address`.
-    pub fn free(&mut self, address: u64, point: Point, discard: Discards) -> Option<Part> {
+    pub fn free(&mut self, address: u64, point: Point, turn: Turn) -> Option<Part> {
         let id = self.chunks.find(address)?;
         self.chunks.remove(address);
         let chunk = self.chunks.get(id);
         self.chunks.update(id, |chunk| {
             chunk.in_use = false;
             chunk.point = point;
-            chunk.discard = discard;
+            chunk.turn = turn;
         });
         self.chunks.link(id);
         self.usage.used -= chunk.bytes;
@@ -369,7 +369,7 @@ impl Pool {
         self.absorb(low, high);
         self.chunks.update(low, |chunk| {
             chunk.point = point;
-            chunk.discard = a.discard.merged(b.discard);
+            chunk.turn = a.turn.max(b.turn);
         });
         self.chunks.link(low);
         true
@@ -402,13 +402,13 @@ impl Pool {
         }
     }
 
-    /// All of `stream`'s points are now covered by `discard`: the stream is about to be
-    /// destroyed, and that discard waits for it.
-    pub fn replace_stream(&mut self, stream: Handle, discard: Discards) {
+    /// All of `stream`'s points are now covered by `turn`: the stream is about to be destroyed,
+    /// and the shim's own waits for it there.
+    pub fn replace_stream(&mut self, stream: Handle, turn: Turn) {
         self.for_each_free(|chunk| {
             if chunk.point.is_of(stream) {
                 chunk.point = Point::Done;
-                chunk.discard = chunk.discard.merged(discard);
+                chunk.turn = chunk.turn.max(turn);
             }
         });
     }

@@ -2,6 +2,16 @@
 
 use crate::abi::Handle;
 
+/// A place in the order of the shim's own stream, which waits there for streams of the program
+/// that no one can wait for any more; 0: none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Turn(pub u64);
+
+impl Turn {
+    /// None: there is nothing to wait for.
+    pub const NONE: Turn = Turn(0);
+}
+
 /// A moment in the order of streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, u32)]

@@ -3,6 +3,8 @@ use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 1 << 40;
+/// Whatever the shim's own stream waits for is over.
+const LATEST: Turn = Turn(u64::MAX);
 
 fn never(_: &Point) -> bool {
     false
@@ -49,8 +51,8 @@ fn freed_memory_is_reused_at_once_in_the_same_stream_newest_first() {
     let _between = allocate(&mut pool, &mut next, 4 * MIB, 7);
     let b = allocate(&mut pool, &mut next, 4 * MIB, 7);
     let _after = allocate(&mut pool, &mut next, 4 * MIB, 7);
-    pool.free(a.address, freed(7, 1), Discards::NONE).unwrap();
-    pool.free(b.address, freed(7, 2), Discards::NONE).unwrap();
+    pool.free(a.address, freed(7, 1), Turn::NONE).unwrap();
+    pool.free(b.address, freed(7, 2), Turn::NONE).unwrap();
     let again = pool.allocate(4 * MIB, 7, never).unwrap();
     assert_eq!((again.address, again.wait_count), (b.address, 0));
     assert_eq!(pool.allocate(4 * MIB, 7, never).unwrap().address, a.address);
@@ -60,8 +62,7 @@ fn freed_memory_is_reused_at_once_in_the_same_stream_newest_first() {
 fn another_stream_waits_for_the_stream_that_freed() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 32 * MIB, 7);
-    pool.free(whole.address, freed(7, 5), Discards::NONE)
-        .unwrap();
+    pool.free(whole.address, freed(7, 5), Turn::NONE).unwrap();
     let grant = pool.allocate(32 * MIB, 8, never).unwrap();
     assert_eq!(grant.address, whole.address);
     assert_eq!(&grant.waits[..grant.wait_count], [7]);
@@ -71,8 +72,7 @@ fn another_stream_waits_for_the_stream_that_freed() {
 fn no_wait_is_needed_once_the_device_has_passed_the_free() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 32 * MIB, 7);
-    pool.free(whole.address, freed(7, 5), Discards::NONE)
-        .unwrap();
+    pool.free(whole.address, freed(7, 5), Turn::NONE).unwrap();
     let passed = |point: &Point| {
         matches!(
             point,
@@ -92,8 +92,8 @@ fn neighbours_of_several_streams_serve_one_request_after_waits_for_all() {
     let a = allocate(&mut pool, &mut next, 16 * MIB, 7);
     let b = allocate(&mut pool, &mut next, 16 * MIB, 8);
     assert_eq!(b.address, a.address + 16 * MIB);
-    pool.free(a.address, freed(7, 1), Discards::NONE).unwrap();
-    pool.free(b.address, freed(8, 2), Discards::NONE).unwrap();
+    pool.free(a.address, freed(7, 1), Turn::NONE).unwrap();
+    pool.free(b.address, freed(8, 2), Turn::NONE).unwrap();
     let grant = pool.allocate(24 * MIB, 9, never).unwrap();
     assert_eq!(grant.address, a.address);
     assert_eq!(&grant.waits[..grant.wait_count], [7, 8]);
@@ -123,70 +123,63 @@ fn an_iteration_repeated_gets_the_same_addresses_even_among_discards() {
             .map(|size| allocate(&mut pool, &mut next, *size, 7).address)
             .collect();
         for address in taken.iter().rev() {
-            pool.free(*address, freed(7, round), Discards::NONE)
-                .unwrap();
+            pool.free(*address, freed(7, round), Turn::NONE).unwrap();
         }
-        // Discards of some of it, which differ from round to round.
+        // Claims of some of it, which differ from round to round.
         let dead = taken[0] + (round % 3) * 2 * MIB;
-        pool.claim(dead, 2 * MIB, |_| true).unwrap();
-        pool.release(dead, 2 * MIB, Discards::local(round));
+        pool.claim((dead, 2 * MIB), |_| true, LATEST).unwrap();
+        pool.release(dead, 2 * MIB);
         assert_eq!(*first.get_or_insert(taken.clone()), taken);
     }
 }
 
 #[test]
-fn a_claimed_range_is_not_handed_out_until_released_and_then_after_its_discard() {
+fn a_claimed_range_is_not_handed_out_until_released() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 32 * MIB, 7);
-    pool.free(whole.address, freed(7, 1), Discards::NONE)
-        .unwrap();
+    pool.free(whole.address, freed(7, 1), Turn::NONE).unwrap();
     assert_eq!(
-        pool.claim(whole.address, 2 * MIB, never),
+        pool.claim((whole.address, 2 * MIB), never, LATEST),
         Err(Declined::NotPassed)
     );
-    pool.claim(whole.address + 2 * MIB, 2 * MIB, |_| true)
+    pool.claim((whole.address + 2 * MIB, 2 * MIB), |_| true, LATEST)
         .unwrap();
     assert!(matches!(
         pool.allocate(2 * MIB, 7, |_| true),
         Err(Refusal::Grow(_))
     ));
-    assert_eq!(
-        pool.claim(whole.address, 2 * MIB, |_| true),
-        Err(Declined::Claimed)
-    );
-    pool.release(whole.address + 2 * MIB, 2 * MIB, Discards::local(42));
-    let grant = pool.allocate(2 * MIB, 7, never).unwrap();
-    assert_eq!(grant.discard, Discards::local(42));
+    pool.release(whole.address + 2 * MIB, 2 * MIB);
+    assert!(pool.allocate(2 * MIB, 7, never).is_ok());
 }
 
 #[test]
 fn ranges_that_are_discarded_together_may_share_a_chunk() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 4 * MIB, 7);
-    pool.free(whole.address, freed(7, 1), Discards::local(5))
-        .unwrap();
+    pool.free(whole.address, freed(7, 1), Turn::NONE).unwrap();
     let halves = [whole.address, whole.address + 2 * MIB];
     for half in halves {
-        pool.claim_also(half, 2 * MIB, |_| true).unwrap();
+        pool.claim((half, 2 * MIB), |_| true, LATEST).unwrap();
     }
+    for half in halves {
+        pool.release(half, 2 * MIB);
+    }
+    let grant = pool.allocate(4 * MIB, 7, never).unwrap();
+    assert_eq!(grant.address, whole.address);
+}
+
+#[test]
+fn what_waits_for_a_turn_of_the_shims_own_stream_is_not_claimed_before_it() {
+    let (mut pool, mut next) = (Pool::new(), BASE);
+    let whole = allocate(&mut pool, &mut next, 4 * MIB, 7);
+    pool.free(whole.address, freed(7, 1), Turn::NONE).unwrap();
+    pool.replace_stream(7, Turn(3));
+    let range = (whole.address, 4 * MIB);
     assert_eq!(
-        pool.claim(halves[1], 2 * MIB, |_| true),
-        Err(Declined::Claimed),
-        "one that is made alone waits for them"
-    );
-    assert_eq!(
-        pool.claim_also(halves[1], 2 * MIB, never),
+        pool.claim(range, |_| true, Turn(2)),
         Err(Declined::NotPassed)
     );
-    for half in halves {
-        pool.release(half, 2 * MIB, Discards::ordered(9));
-    }
-    // At once, while the device has not come to those: what is handed out waits for all.
-    pool.claim(halves[0], 2 * MIB, |_| true).unwrap();
-    pool.release(halves[0], 2 * MIB, Discards::local(6));
-    let grant = pool.allocate(4 * MIB, 7, never).unwrap();
-    let all = Discards::local(6).merged(Discards::ordered(9));
-    assert_eq!((grant.address, grant.discard), (whole.address, all));
+    assert_eq!(pool.claim(range, |_| true, Turn(3)), Ok(()));
 }
 
 #[test]
@@ -195,25 +188,30 @@ fn memory_in_use_and_foreign_memory_cannot_be_claimed() {
     let used = allocate(&mut pool, &mut next, 2 * MIB, 7);
     let free = used.address + 2 * MIB;
     assert_eq!(
-        pool.claim(used.address, 2 * MIB, |_| true),
+        pool.claim((used.address, 2 * MIB), |_| true, LATEST),
         Err(Declined::InUse)
     );
-    assert_eq!(pool.claim(64, 2 * MIB, |_| true), Err(Declined::NotPool));
-    assert_eq!(pool.claim(free, 1 << 40, |_| true), Err(Declined::NotPool));
-    assert_eq!(pool.claim(free, 2 * MIB, |_| true), Ok(()));
+    assert_eq!(
+        pool.claim((64, 2 * MIB), |_| true, LATEST),
+        Err(Declined::NotPool)
+    );
+    assert_eq!(
+        pool.claim((free, 1 << 40), |_| true, LATEST),
+        Err(Declined::NotPool)
+    );
+    assert_eq!(pool.claim((free, 2 * MIB), |_| true, LATEST), Ok(()));
 }
 
 #[test]
 fn a_destroyed_streams_memory_waits_for_the_discard_that_waits_for_it() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let whole = allocate(&mut pool, &mut next, 32 * MIB, 7);
-    pool.free(whole.address, freed(7, 1), Discards::NONE)
-        .unwrap();
+    pool.free(whole.address, freed(7, 1), Turn::NONE).unwrap();
     assert!(pool.has_points_of(7));
-    pool.replace_stream(7, Discards::local(3));
+    pool.replace_stream(7, Turn(3));
     assert!(!pool.has_points_of(7));
     let grant = pool.allocate(32 * MIB, 8, never).unwrap();
-    assert_eq!((grant.wait_count, grant.discard), (0, Discards::local(3)));
+    assert_eq!((grant.wait_count, grant.turn), (0, Turn(3)));
 }
 
 #[test]
@@ -221,7 +219,7 @@ fn free_segments_go_back_above_the_threshold() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let a = allocate(&mut pool, &mut next, 64 * MIB, 7);
     let b = allocate(&mut pool, &mut next, 64 * MIB, 7);
-    pool.free(a.address, freed(7, 1), Discards::NONE).unwrap();
+    pool.free(a.address, freed(7, 1), Turn::NONE).unwrap();
     assert_eq!(pool.take_free_segment(0, never), None);
     assert_eq!(pool.take_free_segment(128 * MIB, |_| true), None);
     assert_eq!(
@@ -229,7 +227,7 @@ fn free_segments_go_back_above_the_threshold() {
         Some((a.address, 64 * MIB))
     );
     assert_eq!(pool.take_free_segment(0, |_| true), None);
-    pool.free(b.address, Point::Done, Discards::NONE).unwrap();
+    pool.free(b.address, Point::Done, Turn::NONE).unwrap();
     assert_eq!(
         pool.take_free_segment(0, never),
         Some((b.address, 64 * MIB))
@@ -242,43 +240,24 @@ fn free_segments_go_back_above_the_threshold() {
 fn what_was_not_handed_out_is_not_freed() {
     let (mut pool, mut next) = (Pool::new(), BASE);
     let a = allocate(&mut pool, &mut next, 3 * MIB, 7);
-    assert_eq!(
-        pool.free(a.address + 512, Point::Done, Discards::NONE),
-        None
-    );
+    assert_eq!(pool.free(a.address + 512, Point::Done, Turn::NONE), None);
     assert_eq!(
         pool.part(a.address + MIB).map(|part| part.requested),
         Some(3 * MIB)
     );
-    assert!(pool.free(a.address, Point::Done, Discards::NONE).is_some());
-    assert_eq!(pool.free(a.address, Point::Done, Discards::NONE), None);
+    assert!(pool.free(a.address, Point::Done, Turn::NONE).is_some());
+    assert_eq!(pool.free(a.address, Point::Done, Turn::NONE), None);
     assert_eq!(pool.part(a.address), None);
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Allocate {
-        bytes: u64,
-        stream: Handle,
-    },
-    Free {
-        which: usize,
-        stream: Handle,
-    },
-    Claim {
-        at: u64,
-        blocks: u64,
-        follows: Option<Handle>,
-    },
-    Release {
-        which: usize,
-    },
-    Pass {
-        stream: Handle,
-    },
-    Destroy {
-        stream: Handle,
-    },
+    Allocate { bytes: u64, stream: Handle },
+    Free { which: usize, stream: Handle },
+    Claim { at: u64, blocks: u64, over: u64 },
+    Release,
+    Pass { stream: Handle },
+    Destroy { stream: Handle },
     Trim,
 }
 
@@ -289,9 +268,9 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(bytes, stream)| Step::Allocate { bytes, stream }),
         5 => (any::<usize>(), stream.clone())
             .prop_map(|(which, stream)| Step::Free { which, stream }),
-        3 => (0_u64..64, 1_u64..6, prop::option::of(stream.clone()))
-            .prop_map(|(at, blocks, follows)| Step::Claim { at, blocks, follows }),
-        2 => any::<usize>().prop_map(|which| Step::Release { which }),
+        3 => (0_u64..64, 1_u64..6, 0_u64..8)
+            .prop_map(|(at, blocks, over)| Step::Claim { at, blocks, over }),
+        2 => Just(Step::Release),
         2 => stream.clone().prop_map(|stream| Step::Pass { stream }),
         1 => stream.prop_map(|stream| Step::Destroy { stream }),
         1 => Just(Step::Trim),
@@ -304,12 +283,10 @@ struct Model {
     live: Vec<(u64, u64)>,
     freed: Vec<(u64, u64, Handle, u64)>,
     claims: Vec<(u64, u64)>,
-    discarded: Vec<(u64, u64, Discards)>,
-    /// Of claims that a stream is followed for, which stream.
-    followed: Vec<((u64, u64), Handle)>,
+    /// Up to when which stream is waited for by which turn of the shim's own.
     covered: Vec<(Handle, u64, u64)>,
     seq: u64,
-    discard: u64,
+    turn: u64,
     passed: [u64; 8],
 }
 
@@ -338,9 +315,10 @@ impl Model {
         );
         let waits = &grant.waits[..grant.wait_count];
         for (address, bytes, freed_in, seq) in &self.freed {
-            let is_covered = self.covered.iter().any(|(of, until, discard)| {
-                of == freed_in && *until >= *seq && grant.discard.local >= *discard
-            });
+            let is_covered = self
+                .covered
+                .iter()
+                .any(|(of, until, turn)| of == freed_in && *until >= *seq && grant.turn.0 >= *turn);
             let ordered = *freed_in == stream
                 || waits.contains(freed_in)
                 || self.passed[*freed_in] >= *seq
@@ -350,18 +328,9 @@ impl Model {
                 "used before it is free"
             );
         }
-        for (address, bytes, discard) in &self.discarded {
-            let ordered = grant.discard.merged(*discard) == grant.discard;
-            assert!(
-                !overlap((*address, *bytes), range) || ordered,
-                "used before its discard"
-            );
-        }
         // From now on the memory's history is this stream's business.
         self.freed
             .retain(|(address, bytes, ..)| !overlap((*address, *bytes), range));
-        self.discarded
-            .retain(|(address, bytes, _)| !overlap((*address, *bytes), range));
         self.live.push(range);
     }
 }
@@ -392,52 +361,37 @@ proptest! {
                 Step::Free { which, stream } if !model.live.is_empty() => {
                     let (address, bytes) = model.live.swap_remove(which % model.live.len());
                     model.seq += 1;
-                    let part = pool.free(address, freed(stream, model.seq), Discards::NONE).unwrap();
+                    let part = pool.free(address, freed(stream, model.seq), Turn::NONE).unwrap();
                     prop_assert_eq!(part.bytes, bytes);
                     model.freed.push((address, bytes, stream, model.seq));
                 }
-                Step::Claim { at, blocks, follows } => {
+                Step::Claim { at, blocks, over } => {
                     let range = (BASE + at * BLOCK_BYTES, blocks * BLOCK_BYTES);
-                    let past = model.passed();
-                    let passed = |point: &Point| {
-                        follows.is_some_and(|stream| point.is_of(stream)) || past(point)
-                    };
-                    if pool.claim(range.0, range.1, passed).is_ok() {
+                    if pool.claim(range, model.passed(), Turn(over)).is_ok() {
                         prop_assert!(!model.live.iter().any(|live| overlap(*live, range)));
                         let unpassed = model.freed.iter().any(|(address, bytes, stream, seq)| {
-                            let covered = model.covered.iter().any(|(of, until, _)| {
-                                of == stream && until >= seq
+                            let covered = model.covered.iter().any(|(of, until, turn)| {
+                                of == stream && until >= seq && *turn <= over
                             });
                             overlap((*address, *bytes), range)
                                 && model.passed[*stream] < *seq
                                 && !covered
-                                && follows != Some(*stream)
                         });
                         prop_assert!(!unpassed, "discarded what the device still uses");
                         model.claims.push(range);
-                        model.followed.extend(follows.map(|stream| (range, stream)));
                     }
                 }
-                Step::Release { which } if !model.claims.is_empty() => {
-                    let (address, bytes) = model.claims.swap_remove(which % model.claims.len());
-                    model.discard += 1;
-                    let range = (address, bytes);
-                    let followed = model.followed.iter().position(|(of, _)| *of == range);
-                    let discard = match followed {
-                        Some(at) => {
-                            model.followed.swap_remove(at);
-                            Discards::ordered(model.discard)
-                        }
-                        None => Discards::local(model.discard),
-                    };
-                    pool.release(address, bytes, discard);
-                    model.discarded.push((address, bytes, discard));
+                // Claims that share a chunk are released together.
+                Step::Release => {
+                    for (address, bytes) in model.claims.drain(..) {
+                        pool.release(address, bytes);
+                    }
                 }
                 Step::Pass { stream } => model.passed[stream] = model.seq,
                 Step::Destroy { stream } => {
-                    model.discard += 1;
-                    pool.replace_stream(stream, Discards::local(model.discard));
-                    model.covered.push((stream, model.seq, model.discard));
+                    model.turn += 1;
+                    pool.replace_stream(stream, Turn(model.turn));
+                    model.covered.push((stream, model.seq, model.turn));
                 }
                 Step::Trim => {
                     let taken = pool.take_free_segment(0, model.passed());
@@ -445,10 +399,9 @@ proptest! {
                         prop_assert!(!model.live.iter().any(|live| overlap(*live, range)));
                         prop_assert!(!model.claims.iter().any(|claim| overlap(*claim, range)));
                         model.freed.retain(|(a, b, ..)| !overlap((*a, *b), range));
-                        model.discarded.retain(|(a, b, _)| !overlap((*a, *b), range));
                     }
                 }
-                Step::Free { .. } | Step::Release { .. } => {}
+                Step::Free { .. } => {}
             }
             let live: u64 = model.live.iter().map(|(_, bytes)| bytes).sum();
             prop_assert_eq!(pool.usage.used, live);

@@ -172,9 +172,13 @@ pub(super) unsafe fn discard_batch(
     can_discard()?;
     let stream = explicit(default, handle)?;
     // SAFETY: the program's arrays.
-    let ranges = unsafe { ranges(addresses, sizes, count, flags)? };
-    stream.push(Op::Discard {
-        ranges: ranges.into(),
+    let ranges = unsafe { ranges(addresses, sizes, count, flags)? }.into();
+    // As libcuda 580.159 does it on an H100: in a stream that has something to do, what follows
+    // a discard goes ahead of it.
+    stream.push(if stream.is_idle() {
+        Op::Discard { ranges }
+    } else {
+        Op::DiscardLate { ranges }
     });
     Ok(())
 }

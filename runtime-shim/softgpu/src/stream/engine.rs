@@ -12,14 +12,17 @@ use std::time::{Duration, Instant};
 
 use crate::abi::CuResult;
 use crate::context::Context;
-use crate::memory::{Device, Location, MemoryError, Place};
-use crate::stream::op::{Op, UNITS, Unit, WaitValue};
+use crate::memory::{Device, Location, MemoryError, Place, lock};
+use crate::stream::op::{Op, Ranges, UNITS, Unit, WaitValue};
 use crate::stream::{Step, Stream};
 
 /// How long a unit looks for more work before it sleeps: a wake-up costs more.
 const LINGER: Duration = Duration::from_micros(5);
 /// How often a word that a stream waits for is looked at.
 const POLL: Duration = Duration::from_micros(50);
+
+/// How long a discard comes behind what it should come before, where it is late.
+const LATE: Duration = Duration::from_micros(500);
 
 /// One unit's line of streams.
 #[derive(Default)]
@@ -84,6 +87,15 @@ pub struct Engines {
     lines: [Line; UNITS],
     /// Streams that wait for a word in memory.
     watched: Mutex<Vec<&'static Stream>>,
+    /// Discards that no stream waits for.
+    late: Late,
+}
+
+/// Discards to be made, with when they were due.
+#[derive(Default)]
+struct Late {
+    discards: Mutex<VecDeque<(Instant, Ranges)>>,
+    wake: Condvar,
 }
 
 static ENGINES: OnceLock<Engines> = OnceLock::new();
@@ -98,6 +110,7 @@ impl Engines {
             device,
             lines: Default::default(),
             watched: Mutex::default(),
+            late: Late::default(),
         });
         let names = [
             (Unit::Compute, "softgpu-compute"),
@@ -112,7 +125,30 @@ impl Engines {
                 .spawn(move || engines.serve(unit))
                 .map_err(|_| CuResult::OPERATING_SYSTEM)?;
         }
+        std::thread::Builder::new()
+            .name("softgpu-late".to_owned())
+            .spawn(move || engines.discard_late())
+            .map_err(|_| CuResult::OPERATING_SYSTEM)?;
         Ok(())
+    }
+
+    /// The thread of late discards.
+    fn discard_late(&'static self) {
+        let mut discards = lock(&self.late.discards);
+        loop {
+            let Some((due, ranges)) = discards.pop_front() else {
+                let woken = self.late.wake.wait(discards);
+                discards = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(discards);
+            std::thread::sleep((due + LATE).saturating_duration_since(Instant::now()));
+            for (address, bytes) in ranges {
+                // Freed meanwhile, if it fails.
+                let _ = self.device.discard(address, bytes);
+            }
+            discards = lock(&self.late.discards);
+        }
     }
 
     /// The running units.
@@ -223,6 +259,12 @@ impl Engines {
                 (Place::Host(_), Place::Host(_)) => Unit::Local,
             }),
             Op::CopyStaged { .. } => Step::Unit(Unit::In),
+            Op::DiscardLate { ranges } => {
+                let late = (Instant::now(), ranges.clone());
+                lock(&self.late.discards).push_back(late);
+                self.late.wake.notify_one();
+                Step::Done
+            }
             Op::Discard { .. } | Op::Free { .. } => Step::Unit(Unit::Local),
             Op::PrefetchOne { address, bytes, to } => {
                 Step::Unit(self.prefetch_unit([(*address, *bytes, *to)].iter()))
@@ -326,6 +368,7 @@ impl Engines {
             | Op::Record { .. }
             | Op::Wait { .. }
             | Op::WaitValue(_)
+            | Op::DiscardLate { .. }
             | Op::Fault { .. } => Ok(()),
         };
         if let Err(error) = result {

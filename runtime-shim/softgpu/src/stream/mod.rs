@@ -110,6 +110,11 @@ impl Stream {
         self.completed.load(Ordering::Acquire)
     }
 
+    /// All that it was given is done.
+    pub fn is_idle(&self) -> bool {
+        self.completed() >= self.enqueued()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -97,6 +97,12 @@ pub enum Op {
         /// Which.
         ranges: Ranges,
     },
+    /// The same of a call made while the stream had something to do: nothing behind it waits
+    /// until that is done.
+    DiscardLate {
+        /// Which.
+        ranges: Ranges,
+    },
     /// Frees device memory.
     Free {
         /// The allocation.

@@ -9,6 +9,7 @@
 //! it settles at a kept part and a streamed part: a stalled device shortens the look-ahead
 //! until only the excess moves, a busy one leaves the link idle.
 
+mod exchange;
 mod marks;
 mod on_host;
 mod plan;
@@ -23,6 +24,7 @@ use crate::event::Cause;
 use crate::stats::{BreakerState, Stats};
 use crate::units::{Micros, TICKS};
 use crate::world::World;
+use exchange::Exchange;
 use on_host::OnHost;
 use rank::Ranks;
 use reach::Reach;
@@ -34,6 +36,7 @@ pub(crate) struct Foresight {
     breaker: Breaker,
     reach: Reach,
     on_host: OnHost,
+    exchange: Exchange,
     stops: Stops,
 }
 
@@ -71,6 +74,7 @@ impl Policy for Foresight {
         if !world.without.feedback {
             self.on_host.consider(now, world, stats, commands);
         }
+        self.exchange.consider(now, world);
         plan::carry_out(self, now, world, stats, commands);
     }
 

@@ -177,7 +177,7 @@ pub(crate) struct OnHost {
 
 /// The launches after which the program repeats itself, where they are enough to compare by:
 /// whoever launches the same again and again does something else each time.
-fn turn(world: &World) -> Option<u64> {
+pub(super) fn turn(world: &World) -> Option<u64> {
     world.history.lag().filter(|&turn| turn >= TURN)
 }
 

@@ -10,15 +10,12 @@ use crate::decision::{Reason, Stop};
 use crate::policy::demand::{budget_reserve, out_limit};
 use crate::stats::{BreakerState, Stats};
 use crate::units::{BLOCK_BYTES, Micros, TICKS};
-use crate::world::{Ended, World};
+use crate::world::World;
 
 /// Bytes that populates and discards may have under way.
 const LOCAL_BYTES: u64 = 64 << 20;
 /// Launches looked ahead where evictions are not planned (DeepUM's default, its table 2).
 const UNPLANNED_LAUNCHES: u64 = 32;
-/// What is born again before the link could bring this share of the device is not dropped when
-/// it dies: its frame would only be filled and emptied again.
-const GAP_SHARE: u64 = 8;
 /// Cycles in which all that is used fits before it is taken to do so, each of so many launches at
 /// least.
 const CYCLES_THAT_FIT: u64 = 2;
@@ -38,8 +35,11 @@ pub(crate) fn carry_out(
 ) {
     see_what_fits(policy, world);
     let reserve = reserve(world);
-    drop_ended(policy, now, world, stats, commands);
-    drop_stale(policy, now, world, reserve, stats, commands);
+    // Where nothing is exchanged no frame is wanted, and what is dropped faults, page by page,
+    // when it is born on the host.
+    if policy.exchange.allowed(world) {
+        drop_stale(policy, now, world, reserve, stats, commands);
+    }
     policy.stops.room = make_room(policy, now, world, reserve, stats, commands);
     touch(policy, now, world, reserve, stats, commands);
     policy.stops.fetch = fetch(policy, now, world, reserve, stats, commands);
@@ -76,47 +76,6 @@ fn reserve(world: &World) -> i64 {
         budget_reserve(world.capacity)
     } else {
         (world.capacity / 64).clamp(2, 32) as i64
-    }
-}
-
-/// What the program has given back is dropped in the order of its stream, where its frame is of use
-/// before it is born again: the host runs ahead, so that the memory may have been handed out again
-/// by the time the device is through with it, and is never seen dead. The frame is worth a birth
-/// where the link could bring a good part of the device meanwhile, and where most is used at one
-/// time: there it takes the place of what would have to leave and come back.
-fn drop_ended(
-    policy: &Foresight,
-    now: Micros,
-    world: &mut World,
-    stats: &mut Stats,
-    commands: &mut Vec<Command>,
-) {
-    let ended = std::mem::take(&mut world.ended);
-    if !world.was_full {
-        return;
-    }
-    let refill = (world.capacity / GAP_SHARE).max(1) * BLOCK_BYTES;
-    let least_us = refill as f64 / world.orders.rate(Queue::In);
-    let horizon = policy.ranks.resident.last().map_or(0, |(key, _)| key) / TICKS;
-    // Neighbours are mostly born again by the same launch.
-    let mut same = None;
-    for Ended { slot, stream } in ended {
-        if !world.drops_in_order(slot) {
-            continue;
-        }
-        let Some(reborn) = world.until_reborn(slot) else {
-            continue;
-        };
-        let worth = match same {
-            Some((launches, worth)) if launches == reborn => worth,
-            _ => {
-                reborn as f64 * world.launch_us >= least_us || world.is_peak_before(reborn, horizon)
-            }
-        };
-        same = Some((reborn, worth));
-        if worth {
-            world.drop_in_order(now, (slot, stream), stats, commands);
-        }
     }
 }
 
@@ -164,7 +123,10 @@ fn make_room(
     if !world.enforce && policy.breaker.state() == BreakerState::Open {
         return Stop::DriverEvicts;
     }
-    discard_dead(policy, now, world, reserve, stats, commands);
+    let exchanges = policy.exchange.allowed(world);
+    if exchanges {
+        discard_dead(policy, now, world, reserve, stats, commands);
+    }
     // Of what runs unknown to us the driver's order knows more than ours: the victim could
     // be what it faults on again and again.
     if world.runs_unknown && !world.enforce {
@@ -188,6 +150,9 @@ fn make_room(
         // what runs now only where it alone uses more than the budget: then all is ranked
         // so, and the driver would do the same.
         let over = world.enforce && have < 0;
+        if !exchanges && !over {
+            return Stop::UsedOnHost;
+        }
         if key <= world.guard_end && !over {
             return Stop::InUse;
         }
