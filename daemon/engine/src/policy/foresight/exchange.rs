@@ -76,7 +76,11 @@ impl Exchange {
         if !world.remote {
             return;
         }
-        let (moment, turn) = ((world.floor(), now), turn(world));
+        self.look((world.floor(), now), turn(world));
+    }
+
+    /// The device has come so far. `turn`: the launches after which the program repeats itself.
+    fn look(&mut self, moment: Moment, turn: Option<u64>) {
         self.marks.pass(moment, turn);
         self.state = match (self.state, turn) {
             (State::Holds { since }, Some(turn)) => self.held(since, turn, moment),
@@ -170,5 +174,100 @@ impl Exchange {
         }
         self.wait = SETTLE;
         State::Holds { since: moment.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TURN: u64 = 32;
+
+    /// A program and what its launches take, while nothing is exchanged and otherwise.
+    struct Program {
+        exchange: Exchange,
+        launch: u64,
+        now: u64,
+    }
+
+    impl Program {
+        fn new() -> Self {
+            let exchange = Exchange::default();
+            Self {
+                exchange,
+                launch: 0,
+                now: 0,
+            }
+        }
+
+        fn exchanges(&self) -> bool {
+            !matches!(self.exchange.state, State::Holds { .. })
+        }
+
+        /// So many turns; in how many launches blocks were exchanged.
+        fn turns(
+            &mut self,
+            turns: u64,
+            turn: Option<u64>,
+            held_us: u64,
+            exchanging_us: u64,
+        ) -> u64 {
+            let mut exchanging = 0;
+            for _ in 0..turns * TURN {
+                let exchanges = self.exchanges();
+                exchanging += u64::from(exchanges);
+                self.launch += 1;
+                self.now += if exchanges { exchanging_us } else { held_us };
+                self.exchange.look((self.launch, Micros(self.now)), turn);
+            }
+            exchanging
+        }
+    }
+
+    #[test]
+    fn what_makes_launches_faster_goes_on() {
+        let mut program = Program::new();
+        assert_eq!(program.turns(8, None, 100, 50), 0, "nothing repeats itself");
+        program.turns(3, Some(TURN), 100, 50);
+        assert_eq!(program.turns(40, Some(TURN), 100, 50), 40 * TURN);
+    }
+
+    #[test]
+    fn what_does_not_ends_after_three_turns_and_is_tried_ever_more_seldom() {
+        for exchanging_us in [100, 97] {
+            let mut program = Program::new();
+            let tries = program.turns(10, Some(TURN), 100, exchanging_us);
+            assert!((2 * TURN..=4 * TURN).contains(&tries), "{tries}");
+            let later = program.turns(300, Some(TURN), 100, exchanging_us);
+            assert!(later <= 3 * 4 * TURN, "{later} of {}", 300 * TURN);
+        }
+    }
+
+    #[test]
+    fn what_makes_launches_much_slower_ends_before_a_turn_is_over() {
+        let mut program = Program::new();
+        let tries = program.turns(10, Some(TURN), 100, 1_000);
+        assert!(tries <= TURN / 2, "{tries}");
+    }
+
+    #[test]
+    fn where_launches_come_to_take_longer_it_ends_and_begins_anew() {
+        let mut program = Program::new();
+        program.turns(10, Some(TURN), 100, 50);
+        assert!(program.exchanges());
+        program.turns(6, Some(TURN), 100, 400);
+        assert!(!program.exchanges());
+        program.turns(PATIENCE + 4, Some(TURN), 100, 50);
+        assert!(program.exchanges());
+    }
+
+    #[test]
+    fn a_trial_ends_with_the_turn_that_it_was_about() {
+        let mut program = Program::new();
+        while !program.exchanges() {
+            program.turns(1, Some(TURN), 100, 50);
+        }
+        program.turns(1, Some(TURN + 3), 100, 50);
+        assert!(!program.exchanges());
     }
 }
