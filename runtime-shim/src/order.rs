@@ -123,22 +123,23 @@ pub fn follow(context: Handle, stream: Handle) -> Option<Turn> {
 pub fn discard(context: Handle, ranges: &[(u64, u64)], results: &mut [CuResult]) {
     let stream = {
         let mut own = OWN.lock();
-        let usable = !DISCARDS_FAILED.load(Ordering::Relaxed);
-        ensure(&mut own, context)
-            .filter(|_| usable)
-            .map(|own| own.discards)
+        ensure(&mut own, context).map(|own| own.discards)
     };
     let Some(stream) = stream else {
         results.fill(CuResult::NOT_SUPPORTED);
         return;
     };
     for ((address, bytes), result) in ranges.iter().zip(results.iter_mut()) {
+        if DISCARDS_FAILED.load(Ordering::Relaxed) {
+            *result = CuResult::NOT_SUPPORTED;
+            continue;
+        }
         let (mut address, mut size) = (*address, *bytes as usize);
-        // SAFETY: by this function's contract; the stream is our own, and idle.
+        // SAFETY: the caller has claimed the range; the stream is our own, and idle.
         *result = unsafe {
             driver::cuMemDiscardBatchAsync(&raw mut address, &raw mut size, 1, 0, stream)
         };
-        // SAFETY: as above.
+        // SAFETY: our own stream.
         if !unsafe { driver::cuStreamSynchronize(stream) }.is_ok() {
             DISCARDS_FAILED.store(true, Ordering::Relaxed);
         }
