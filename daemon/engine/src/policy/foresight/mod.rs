@@ -15,6 +15,7 @@ mod on_host;
 mod plan;
 mod rank;
 mod reach;
+mod reserve;
 
 use super::{Policy, Stops};
 use crate::breaker::Breaker;
@@ -28,6 +29,7 @@ use exchange::Exchange;
 use on_host::OnHost;
 use rank::Ranks;
 use reach::Reach;
+use reserve::Reserve;
 
 /// The default policy.
 #[derive(Debug, Default)]
@@ -35,6 +37,7 @@ pub(crate) struct Foresight {
     ranks: Ranks,
     breaker: Breaker,
     reach: Reach,
+    reserve: Reserve,
     on_host: OnHost,
     exchange: Exchange,
     stops: Stops,
@@ -69,6 +72,7 @@ impl Policy for Foresight {
                 .judge((world.floor(), faulted), &world.usefulness, world.capacity);
             stats.breaker_opened = self.breaker.opened();
             self.reach.adapt(now, world);
+            self.reserve.adapt(now, world);
         }
         world.decisions.breaker = self.breaker.state();
         if !world.without.feedback {

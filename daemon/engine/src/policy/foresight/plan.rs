@@ -1,13 +1,13 @@
 //! Turns ranks into moves: evictions ahead of need, fetches by deadline, both at once.
 //!
-//! Owns the order of moves and the reserve of free frames; how far ahead to fetch is
-//! [`super::reach`]'s to say.
+//! Owns the order of moves; how far ahead to fetch is [`super::reach`]'s to say, how many frames
+//! stay free [`super::reserve`]'s.
 
 use super::Foresight;
 use super::rank::is_known;
 use crate::command::{Command, Operation, Queue};
 use crate::decision::{Reason, Stop};
-use crate::policy::demand::{budget_reserve, out_limit};
+use crate::policy::demand::out_limit;
 use crate::stats::{BreakerState, Stats};
 use crate::units::{BLOCK_BYTES, Micros, TICKS};
 use crate::world::World;
@@ -34,7 +34,7 @@ pub(crate) fn carry_out(
     commands: &mut Vec<Command>,
 ) {
     see_what_fits(policy, world);
-    let reserve = reserve(world);
+    let reserve = policy.reserve.frames(world);
     // Where nothing is exchanged no frame is wanted, and what is dropped faults, page by page,
     // when it is born on the host.
     if policy.exchange.allowed(world) {
@@ -60,22 +60,6 @@ fn see_what_fits(policy: &Foresight, world: &mut World) {
     let since = *world.fits_since.get_or_insert(floor);
     if floor >= since + CYCLES_THAT_FIT * lag.max(LEAST_CYCLE) {
         world.was_full = false;
-    }
-}
-
-/// Frames that are kept free for faults; none where everything fits, or what is used did so
-/// far: there is more memory, but nothing says that more of it is used.
-fn reserve(world: &World) -> i64 {
-    let fits = world.blocks.len() as u64 <= world.capacity;
-    if fits || !(world.was_full || world.enforce || world.remote) {
-        0
-    } else if world.remote {
-        // Nothing comes but what is fetched.
-        1
-    } else if world.enforce {
-        budget_reserve(world.capacity)
-    } else {
-        (world.capacity / 64).clamp(2, 32) as i64
     }
 }
 
