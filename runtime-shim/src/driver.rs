@@ -72,9 +72,6 @@ driver_functions! {
     cuMemPrefetchAsync(address: DevicePtr, bytes: usize, device: Device, stream: Handle);
     cuMemPrefetchAsync_v2(
         address: DevicePtr, bytes: usize, to: Location, flags: c_uint, stream: Handle);
-    cuMemPrefetchBatchAsync(
-        addresses: *mut DevicePtr, sizes: *mut usize, count: usize, locations: *mut Location,
-        location_starts: *mut usize, location_count: usize, flags: u64, stream: Handle);
     cuMemAdvise(address: DevicePtr, bytes: usize, advice: c_uint, device: Device);
     cuMemAdvise_v2(address: DevicePtr, bytes: usize, advice: c_uint, place: Location);
     cuMemDiscardBatchAsync(

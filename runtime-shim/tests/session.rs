@@ -283,6 +283,53 @@ fn commands_are_executed_merged_and_reported_done() {
 }
 
 #[test]
+fn fetches_go_over_several_streams_and_are_over_before_they_are_reported() {
+    let mut meeting = meeting("lanes", &[]);
+    let address = alloc(&mut meeting, 64 * MIB);
+    let mut session = meeting.session();
+    let id = session.command(Operation::POPULATE, address, 2 * MIB);
+    session.wait_done(2, id);
+    let last = |meeting: &mut Meeting, what| {
+        let said = meeting.program.ask(&format!("last {what}"));
+        said.parse::<u64>().unwrap()
+    };
+    let before = last(&mut meeting, "fetching-streams");
+    let mut newest = 0;
+    // One alone, then many at once; no two are neighbours.
+    for part in 0..16 {
+        newest = session.command(Operation::PREFETCH, address + part * 4 * MIB, 2 * MIB);
+        if part == 0 {
+            session.wait_done(0, newest);
+        }
+    }
+    session.wait_done(0, newest);
+    assert_eq!(last(&mut meeting, "fetching-streams"), before + 4);
+    assert_eq!(last(&mut meeting, "fetches-not-over"), 0);
+    let executed = &session.control().commands_executed;
+    let fetched = executed[usize::from(Operation::PREFETCH.0)].load(Ordering::Relaxed);
+    assert_eq!(fetched, 16);
+    meeting.program.quit();
+}
+
+#[test]
+fn a_fetch_does_not_wait_for_all_that_leaves() {
+    let mut meeting = meeting("leaving", &[("FAKE_SLOW_OUT_US", "20000")]);
+    let address = alloc(&mut meeting, 64 * MIB);
+    let mut session = meeting.session();
+    let mut last_out = 0;
+    for part in 0..16 {
+        last_out = session.command(Operation::EVICT, address + part * 4 * MIB, 2 * MIB);
+    }
+    let id = session.command(Operation::PREFETCH, address + 2 * MIB, 2 * MIB);
+    session.wait_done(0, id);
+    let executed = &session.control().commands_executed;
+    let evicted = executed[usize::from(Operation::EVICT.0)].load(Ordering::Relaxed);
+    assert!(evicted < 16, "{evicted} evictions came before the fetch");
+    session.wait_done(1, last_out);
+    meeting.program.quit();
+}
+
+#[test]
 fn memory_stays_on_the_host_by_command_and_migrates_again_by_another() {
     let mut meeting = meeting("on-host", &[]);
     let address = alloc(&mut meeting, 4 * MIB);

@@ -1,87 +1,154 @@
-//! Commands that go to the driver together.
+//! Commands that wait for the driver, and which of them go to it in one call.
 
 use oversub_protocol::command::{CommandRecord, Operation};
 
 use crate::BLOCK_BYTES;
 
-/// Most ranges in one call to the driver.
-pub const MAX_RANGES: usize = 64;
+/// Most commands that wait in a queue.
+pub const MAX_WAITING: usize = 64;
+/// Most bytes that are put together for one call, 8 MiB: longer calls are hardly faster where
+/// they go over several streams, and what comes behind one has to wait for it.
+pub const PIECE_BYTES: u64 = PIECE_COMMANDS as u64 * BLOCK_BYTES;
+/// Most commands in one call.
+pub const PIECE_COMMANDS: usize = 4;
 
-/// Ranges of one operation in one queue, neighbours merged.
+const NOTHING: CommandRecord = CommandRecord {
+    operation: Operation(0),
+    queue: 0,
+    reserved: 0,
+    id: 0,
+    address: 0,
+    bytes: 0,
+    cause_ns: 0,
+    reserved_words: [0; 3],
+};
+
+/// The commands of one queue that the driver was not given yet, in order.
 #[derive(Debug)]
-pub struct Batch {
-    /// Whose queue.
-    pub queue: u8,
-    /// What to do.
-    pub operation: Operation,
-    addresses: [u64; MAX_RANGES],
-    sizes: [usize; MAX_RANGES],
+pub struct Line {
+    commands: [CommandRecord; MAX_WAITING],
+    /// Where the oldest is.
+    first: usize,
     count: usize,
 }
 
-impl Batch {
+impl Line {
     /// With nothing in it.
-    pub fn new(queue: u8, operation: Operation) -> Self {
+    pub const fn new() -> Self {
         Self {
-            queue,
-            operation,
-            addresses: [0; MAX_RANGES],
-            sizes: [0; MAX_RANGES],
+            commands: [NOTHING; MAX_WAITING],
+            first: 0,
             count: 0,
         }
     }
 
-    /// Adds the range of `command`; `false`: it belongs to another batch, or this is full.
-    pub fn push(&mut self, command: &CommandRecord) -> bool {
-        let (queue, operation) = (command.queue, command.operation);
-        let Ok(bytes) = usize::try_from(command.bytes) else {
-            return false;
-        };
-        if queue != self.queue || operation != self.operation {
-            return false;
-        }
-        if let Some(last) = self.count.checked_sub(1)
-            && self.addresses[last] + self.sizes[last] as u64 == command.address
-        {
-            self.sizes[last] += bytes;
-            return true;
-        }
-        if self.count == MAX_RANGES {
-            return false;
-        }
-        self.addresses[self.count] = command.address;
-        self.sizes[self.count] = bytes;
-        self.count += 1;
-        true
-    }
-
-    /// Number of ranges.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Nothing was added.
+    /// Nothing waits.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Start addresses, as the driver takes them.
-    pub fn addresses(&mut self) -> &mut [u64] {
-        &mut self.addresses[..self.count.min(MAX_RANGES)]
+    /// Nothing more can wait.
+    pub fn is_full(&self) -> bool {
+        self.count == MAX_WAITING
     }
 
-    /// Sizes, as the driver takes them.
-    pub fn sizes(&mut self) -> &mut [usize] {
-        &mut self.sizes[..self.count.min(MAX_RANGES)]
+    /// Puts a command behind the others. `false`: there is no room.
+    pub fn push(&mut self, command: &CommandRecord) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        self.commands[(self.first + self.count) % MAX_WAITING] = *command;
+        self.count += 1;
+        true
     }
 
-    /// The ranges.
-    pub fn ranges(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
-        self.addresses
-            .iter()
-            .copied()
-            .zip(self.sizes.iter().copied())
-            .take(self.count)
+    /// Takes the oldest command, and those behind it that go with it in one call: of the same
+    /// operation, each where the one before it ends, [`PIECE_BYTES`] at most.
+    pub fn take_piece(&mut self) -> Option<Piece> {
+        let mut piece = Piece::new(self.oldest()?);
+        self.drop_oldest();
+        while let Some(next) = self.oldest() {
+            if !piece.extend(next) {
+                break;
+            }
+            self.drop_oldest();
+        }
+        Some(piece)
+    }
+
+    fn oldest(&self) -> Option<&CommandRecord> {
+        (self.count > 0).then(|| &self.commands[self.first])
+    }
+
+    fn drop_oldest(&mut self) {
+        self.first = (self.first + 1) % MAX_WAITING;
+        self.count -= 1;
+    }
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Commands of one operation whose ranges follow each other.
+#[derive(Debug)]
+pub struct Piece {
+    commands: [CommandRecord; PIECE_COMMANDS],
+    count: usize,
+    /// Bytes of all of them.
+    bytes: u64,
+}
+
+impl Piece {
+    fn new(first: &CommandRecord) -> Self {
+        let mut commands = [NOTHING; PIECE_COMMANDS];
+        commands[0] = *first;
+        Self {
+            commands,
+            count: 1,
+            bytes: first.bytes,
+        }
+    }
+
+    /// Adds a command; `false`: it belongs to another call.
+    fn extend(&mut self, command: &CommandRecord) -> bool {
+        let follows = self.address().checked_add(self.bytes) == Some(command.address);
+        let bytes = self.bytes.saturating_add(command.bytes);
+        let fits = bytes <= PIECE_BYTES && self.count < PIECE_COMMANDS;
+        if command.operation != self.operation() || !follows || !fits {
+            return false;
+        }
+        self.commands[self.count] = *command;
+        self.count += 1;
+        self.bytes = bytes;
+        true
+    }
+
+    /// The commands, at least one.
+    pub fn commands(&self) -> &[CommandRecord] {
+        &self.commands[..self.count]
+    }
+
+    /// What to do.
+    pub fn operation(&self) -> Operation {
+        self.commands[0].operation
+    }
+
+    /// Where the first range begins.
+    pub fn address(&self) -> u64 {
+        self.commands[0].address
+    }
+
+    /// Bytes of all ranges together.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Number of the last command in its queue.
+    pub fn last_id(&self) -> u32 {
+        self.commands[self.count - 1].id
     }
 }
 
@@ -139,29 +206,62 @@ mod tests {
         }
     }
 
-    #[test]
-    fn neighbours_become_one_range() {
-        let mut batch = Batch::new(0, Operation::PREFETCH);
-        for block in [4, 5, 6, 9] {
-            assert!(batch.push(&command(Operation::PREFETCH, 0, block, 1)));
-        }
-        let block = BLOCK_BYTES as usize;
-        let ranges: Vec<_> = batch.ranges().collect();
-        assert_eq!(
-            ranges,
-            [(4 * BLOCK_BYTES, 3 * block), (9 * BLOCK_BYTES, block)]
-        );
+    fn pieces(line: &mut Line) -> Vec<(u64, u64)> {
+        let pieces = core::iter::from_fn(|| line.take_piece());
+        let blocks = |piece: Piece| (piece.address() / BLOCK_BYTES, piece.bytes() / BLOCK_BYTES);
+        pieces.map(blocks).collect()
     }
 
     #[test]
-    fn another_operation_or_a_full_batch_needs_the_next_one() {
-        let mut batch = Batch::new(0, Operation::PREFETCH);
-        assert!(!batch.push(&command(Operation::EVICT, 1, 1, 1)));
-        for block in 0..MAX_RANGES as u64 {
-            assert!(batch.push(&command(Operation::PREFETCH, 0, 1 + 2 * block, 1)));
+    fn neighbours_go_in_one_call_up_to_its_size() {
+        let mut line = Line::new();
+        for block in [4, 5, 6, 9, 10, 11, 12, 13, 3] {
+            assert!(line.push(&command(Operation::PREFETCH, 0, block, 1)));
         }
-        assert!(!batch.push(&command(Operation::PREFETCH, 0, 1000, 1)));
-        assert_eq!(batch.len(), MAX_RANGES);
+        let expected = [(4, 3), (9, 4), (13, 1), (3, 1)];
+        assert_eq!(pieces(&mut line), expected);
+        assert!(line.is_empty());
+    }
+
+    #[test]
+    fn a_command_of_more_than_a_piece_goes_alone() {
+        let mut line = Line::new();
+        for (block, blocks) in [(1, 1), (2, 9), (11, 1)] {
+            assert!(line.push(&command(Operation::PREFETCH, 0, block, blocks)));
+        }
+        assert_eq!(pieces(&mut line), [(1, 1), (2, 9), (11, 1)]);
+    }
+
+    #[test]
+    fn another_operation_needs_another_call() {
+        let mut line = Line::new();
+        assert!(line.push(&command(Operation::POPULATE, 2, 1, 1)));
+        assert!(line.push(&command(Operation::DISCARD, 2, 2, 1)));
+        assert_eq!(pieces(&mut line), [(1, 1), (2, 1)]);
+    }
+
+    #[test]
+    fn order_is_kept_around_the_end_of_the_line() {
+        let mut line = Line::new();
+        let push = |line: &mut Line, block: u64| {
+            let waits = line.push(&command(Operation::EVICT, 1, 2 * block + 1, 1));
+            assert_eq!(waits, block < 1000, "block {block}");
+        };
+        for block in 0..MAX_WAITING as u64 {
+            push(&mut line, block);
+        }
+        assert!(line.is_full());
+        push(&mut line, 1000);
+        assert_eq!(
+            line.take_piece().map(|piece| piece.address()),
+            Some(BLOCK_BYTES)
+        );
+        push(&mut line, 500);
+        let mut expected: Vec<_> = (1..MAX_WAITING as u64)
+            .map(|block| (2 * block + 1, 1))
+            .collect();
+        expected.push((1001, 1));
+        assert_eq!(pieces(&mut line), expected);
     }
 
     #[test]

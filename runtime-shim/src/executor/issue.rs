@@ -9,19 +9,16 @@ use oversub_protocol::latency;
 use oversub_protocol::ring::Reader;
 use oversub_shim_core::abi::{CuResult, Handle, Location};
 use oversub_shim_core::allocations::flags;
-use oversub_shim_core::commands::{Batch, check};
+use oversub_shim_core::commands::{Line, PIECE_COMMANDS, Piece, check};
 use oversub_shim_core::pool::point::Turn;
 use oversub_shim_core::streams::has_passed;
 
 use super::ISSUE;
 use crate::context::{self, Place};
-use crate::order;
+use crate::order::{self, LANES, Lane};
 use crate::session::{self, Session, now_ns};
 use crate::state::{ALLOCATIONS, POOL};
 use crate::{driver, managed};
-
-/// Most commands taken at a time.
-const TAKEN: usize = 64;
 
 /// The command ring makes no sense any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,9 +30,10 @@ pub struct Issuer<'a> {
     session: &'a Session,
     place: Place,
     reader: Reader,
-    taken: [CommandRecord; TAKEN],
-    /// Which of them make sense.
-    valid: [bool; TAKEN],
+    /// What the driver was not given yet, by queue.
+    lines: [Line; queue::COUNT],
+    /// The lane whose turn it is.
+    lane: usize,
     /// A turn of the local stream, and a command behind it, until the device has executed that.
     turn: Option<(Turn, u32)>,
 }
@@ -43,22 +41,12 @@ pub struct Issuer<'a> {
 impl<'a> Issuer<'a> {
     /// With nothing done yet.
     pub fn new(session: &'a Session, place: &Place, reader: Reader) -> Self {
-        let nothing = CommandRecord {
-            operation: Operation(0),
-            queue: 0,
-            reserved: 0,
-            id: 0,
-            address: 0,
-            bytes: 0,
-            cause_ns: 0,
-            reserved_words: [0; 3],
-        };
         Self {
             session,
             place: *place,
             reader,
-            taken: [nothing; TAKEN],
-            valid: [false; TAKEN],
+            lines: [const { Line::new() }; queue::COUNT],
+            lane: 0,
             turn: None,
         }
     }
@@ -68,84 +56,102 @@ impl<'a> Issuer<'a> {
         &self.reader
     }
 
-    /// Takes commands and hands them to the driver. `Ok(true)`: there were some.
+    /// Takes commands and hands them to the driver, of the queue out one call at a time: such a
+    /// call copies before it returns, and what comes in is waited for. `Ok(true)`: there were
+    /// some.
     ///
     /// # Errors
     /// [`Broken`]: the session must end.
     pub fn work(&mut self) -> Result<bool, Broken> {
-        let mut count = 0;
-        while count < TAKEN {
+        self.take()?;
+        if self.lines.iter().all(Line::is_empty) {
+            return Ok(false);
+        }
+        let _issue = ISSUE.lock();
+        let context = self.place.context;
+        if context::place().is_none_or(|now| now.context != context) {
+            return Err(Broken);
+        }
+        let (Some(streams), Some(lanes)) = (order::streams(context), order::lanes(context)) else {
+            return Err(Broken);
+        };
+        let [stream_in, stream_out, stream_local] = streams;
+        self.run_in(stream_in, &lanes);
+        self.run_local(stream_local);
+        self.run_out(stream_out);
+        Ok(true)
+    }
+
+    /// Sorts commands by queue, as long as each queue has room for more.
+    fn take(&mut self) -> Result<(), Broken> {
+        while !self.lines.iter().any(Line::is_full) {
             let record = match self.reader.next_record() {
                 Ok(Some([slot])) => CommandRecord::decode(slot).copied(),
                 Ok(None) => break,
                 Ok(Some(_)) | Err(_) => return Err(Broken),
             };
             // A command that makes no sense would leave its queue's count behind for ever.
-            let Ok(record) = record else {
-                return Err(Broken);
-            };
-            if let Some(cell) = self.taken.get_mut(count) {
-                *cell = record;
-                let valid = self.is_valid(&record);
-                if let Some(cell) = self.valid.get_mut(count) {
-                    *cell = valid;
-                }
-                count += 1;
-            }
+            let record = record.map_err(|_| Broken)?;
+            let line = self.lines.get_mut(usize::from(record.queue));
+            line.ok_or(Broken)?.push(&record);
         }
-        if count == 0 {
-            return Ok(false);
-        }
-        let _issue = ISSUE.lock();
-        let is_there = context::place().is_some_and(|now| now.context == self.place.context);
-        let streams = if is_there {
-            order::streams(self.place.context)
-        } else {
-            None
-        };
-        let Some(streams) = streams else {
-            return Err(Broken);
-        };
-        // Queues run side by side: each one's commands are gathered past the others'.
-        for (number, stream) in (0..).zip(streams) {
-            self.run_queue(number, stream, count);
-        }
-        Ok(true)
+        Ok(())
     }
 
-    /// Hands over the commands of one queue, together where they may go together.
-    fn run_queue(&mut self, number: u8, stream: Handle, count: usize) {
-        let mut next = 0;
+    fn next_piece(&mut self, number: u8) -> Option<Piece> {
+        self.lines.get_mut(usize::from(number))?.take_piece()
+    }
+
+    /// Fetches over the lanes in turn. After each round the queue's own stream is put behind them.
+    fn run_in(&mut self, stream: Handle, lanes: &[Lane; LANES]) {
+        let mut piece = self.next_piece(queue::IN);
+        while piece.is_some() {
+            let mut last_id = 0;
+            let mut used = [false; LANES];
+            for _ in 0..LANES {
+                let Some(now) = piece.take() else {
+                    break;
+                };
+                self.lane = (self.lane + 1) % LANES;
+                self.prefetch(
+                    &now,
+                    Location::device(self.place.device),
+                    lanes[self.lane].stream,
+                );
+                used[self.lane] = true;
+                last_id = now.last_id();
+                piece = self.next_piece(queue::IN);
+            }
+            for (lane, _) in lanes.iter().zip(used).filter(|(_, used)| *used) {
+                order::join(stream, lane);
+            }
+            self.write_done(queue::IN, stream, last_id);
+        }
+    }
+
+    /// Makes room with one call.
+    fn run_out(&mut self, stream: Handle) {
+        if let Some(piece) = self.next_piece(queue::OUT) {
+            self.prefetch(&piece, Location::HOST, stream);
+            self.write_done(queue::OUT, stream, piece.last_id());
+        }
+    }
+
+    /// Does what needs no transfer.
+    fn run_local(&mut self, stream: Handle) {
         let mut last_id = None;
-        while next < count {
-            let Some(first) = self.taken.get(next).copied() else {
-                break;
-            };
-            if first.queue != number {
-                next += 1;
-                continue;
+        while let Some(piece) = self.next_piece(queue::LOCAL) {
+            match piece.operation() {
+                Operation::DISCARD => self.discard(&piece),
+                Operation::USE_ON_HOST | Operation::LET_MIGRATE => self.advise(&piece),
+                _ => self.prefetch(&piece, Location::device(self.place.device), stream),
             }
-            let mut batch = Batch::new(number, first.operation);
-            let start = next;
-            while let Some(command) = self.taken.get(next).copied().filter(|_| next < count) {
-                if command.queue == number {
-                    if command.operation != first.operation {
-                        break;
-                    }
-                    let valid = self.valid.get(next).copied().unwrap_or(false);
-                    if valid && !batch.push(&command) {
-                        break;
-                    }
-                    last_id = Some(command.id);
-                }
-                next += 1;
-            }
-            self.hand_over(&mut batch, stream, start, next);
+            last_id = Some(piece.last_id());
         }
         if let Some(id) = last_id {
             // Before the number: it is behind every turn that there is now.
-            let turn = order::newest_turn().filter(|_| number == queue::LOCAL);
-            self.write_done(number, stream, id);
+            let turn = order::newest_turn();
+            self.write_done(queue::LOCAL, stream, id);
             self.turn = turn.map(|turn| (turn, id)).or(self.turn);
         }
     }
@@ -186,91 +192,82 @@ impl<'a> Issuer<'a> {
         ));
     }
 
-    /// Hands a batch to the driver; `taken[start .. end]` are its commands (and others').
-    fn hand_over(&mut self, batch: &mut Batch, stream: Handle, start: usize, end: usize) {
-        match batch.operation {
-            Operation::DISCARD => return self.discard_each(start, end),
-            Operation::USE_ON_HOST | Operation::LET_MIGRATE => return self.advise_each(start, end),
-            _ => {}
+    /// Moves the piece's ranges by one call; those of a piece that is not as it should be one by
+    /// one, so that the one at fault is known.
+    fn prefetch(&self, piece: &Piece, to: Location, stream: Handle) {
+        let mut valid = [false; PIECE_COMMANDS];
+        for (valid, command) in valid.iter_mut().zip(piece.commands()) {
+            *valid = self.is_valid(command);
         }
-        if batch.is_empty() {
-            return;
-        }
-        let to = match batch.operation {
-            Operation::EVICT => Location::HOST,
-            _ => Location::device(self.place.device),
-        };
-        if prefetch_batch(batch, to, stream).is_ok() {
-            self.count(batch.queue, batch.operation, start, end);
-            return;
-        }
-        // One by one, so that the one at fault is known.
-        for index in start..end {
-            let Some(command) = self.command(index, batch.queue) else {
-                continue;
-            };
-            let bytes = command.bytes as usize;
+        let valid = &valid[..piece.commands().len()];
+        let call = |address, bytes| {
             // SAFETY: managed memory, as checked; if freed meanwhile, the driver refuses.
-            let result = unsafe { driver::prefetch(command.address, bytes, to, stream) };
+            unsafe { driver::prefetch(address, bytes as usize, to, stream) }
+        };
+        if valid.iter().all(|valid| *valid) && call(piece.address(), piece.bytes()).is_ok() {
+            piece
+                .commands()
+                .iter()
+                .for_each(|command| self.count(command));
+            return;
+        }
+        for (command, _) in piece
+            .commands()
+            .iter()
+            .zip(valid)
+            .filter(|(_, valid)| **valid)
+        {
+            let result = call(command.address, command.bytes);
             if result.is_ok() {
-                self.count(batch.queue, batch.operation, index, index + 1);
+                self.count(command);
             } else {
-                self.refuse(&command, result);
+                self.refuse(command, result);
             }
         }
-    }
-
-    /// The command at `index`, if it belongs to `queue` and was found valid.
-    fn command(&self, index: usize, queue: u8) -> Option<CommandRecord> {
-        let command = self.taken.get(index).copied()?;
-        (command.queue == queue && *self.valid.get(index)?).then_some(command)
     }
 
     /// Discards what the pool says no one has and no one still uses; declines the rest.
-    fn discard_each(&mut self, start: usize, end: usize) {
-        let mut ranges = [(0, 0); TAKEN];
-        let mut claimed = [0; TAKEN];
+    fn discard(&self, piece: &Piece) {
+        let mut ranges = [(0, 0); PIECE_COMMANDS];
+        let mut claimed = [None; PIECE_COMMANDS];
         let mut count = 0;
-        for index in start..end {
-            let Some(command) = self.command(index, queue::LOCAL) else {
+        for command in piece.commands() {
+            if !self.is_valid(command) {
                 continue;
-            };
-            let (address, bytes) = (command.address, command.bytes);
+            }
+            let range = (command.address, command.bytes);
             let mut pool = POOL.lock();
-            let claim = pool.claim((address, bytes), session::has_passed, order::over());
+            let claim = pool.claim(range, session::has_passed, order::over());
             drop(pool);
             if claim.is_err() {
-                self.refuse(&command, CuResult::SUCCESS);
-            } else if let (Some(range), Some(at)) = (ranges.get_mut(count), claimed.get_mut(count))
-            {
-                (*range, *at) = ((address, bytes), index);
+                self.refuse(command, CuResult::SUCCESS);
+            } else {
+                (ranges[count], claimed[count]) = (range, Some(command));
                 count += 1;
             }
         }
-        let mut results = [CuResult::SUCCESS; TAKEN];
+        let mut results = [CuResult::SUCCESS; PIECE_COMMANDS];
         let (ranges, results) = (&ranges[..count], &mut results[..count]);
         order::discard(self.place.context, ranges, results);
         for (address, bytes) in ranges {
             POOL.lock().release(*address, *bytes);
         }
-        for (index, result) in claimed.into_iter().zip(results.iter()) {
-            match self.command(index, queue::LOCAL) {
-                Some(_) if result.is_ok() => {
-                    self.count(queue::LOCAL, Operation::DISCARD, index, index + 1);
-                }
-                Some(command) => self.refuse(&command, *result),
-                None => {}
+        for (command, result) in claimed.into_iter().flatten().zip(results.iter()) {
+            if result.is_ok() {
+                self.count(command);
+            } else {
+                self.refuse(command, *result);
             }
         }
     }
 
     /// Advises where ranges should be. What the program obtained as managed memory itself is
     /// its own to advise on.
-    fn advise_each(&self, start: usize, end: usize) {
-        for index in start..end {
-            let Some(command) = self.command(index, queue::LOCAL) else {
+    fn advise(&self, piece: &Piece) {
+        for command in piece.commands() {
+            if !self.is_valid(command) {
                 continue;
-            };
+            }
             let own = ALLOCATIONS.find(command.address);
             let result = if own.is_none_or(|found| found.is(flags::BY_PROGRAM)) {
                 Err(CuResult::NOT_SUPPORTED)
@@ -282,32 +279,32 @@ impl<'a> Issuer<'a> {
                 Err(CuResult::NOT_SUPPORTED)
             };
             match result {
-                Ok(()) => self.count(queue::LOCAL, command.operation, index, index + 1),
-                Err(status) => self.refuse(&command, status),
+                Ok(()) => self.count(command),
+                Err(status) => self.refuse(command, status),
             }
         }
     }
 
-    /// Counts executed commands and their latency.
-    fn count(&self, number: u8, operation: Operation, start: usize, end: usize) {
+    /// Counts an executed command and its latency.
+    fn count(&self, command: &CommandRecord) {
         let control = self.session.control();
         let now = now_ns();
         control.last_issue_ns.store(now, Ordering::Relaxed);
-        for command in (start..end).filter_map(|index| self.command(index, number)) {
-            let counter = control.commands_executed.get(usize::from(operation.0));
-            if let Some(counter) = counter.or(control.commands_executed.first()) {
-                counter.fetch_add(1, Ordering::Relaxed);
-            }
-            if command.cause_ns == 0 || command.cause_ns > now {
-                continue;
-            }
-            let took_ns = now - command.cause_ns;
-            control.latency_sum_ns.fetch_add(took_ns, Ordering::Relaxed);
-            control.latency_count.fetch_add(1, Ordering::Relaxed);
-            let bucket = latency::bucket(took_ns / 1000);
-            if let Some(bucket) = control.latency_buckets.get(bucket) {
-                bucket.fetch_add(1, Ordering::Relaxed);
-            }
+        let counter = control
+            .commands_executed
+            .get(usize::from(command.operation.0));
+        if let Some(counter) = counter.or(control.commands_executed.first()) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        if command.cause_ns == 0 || command.cause_ns > now {
+            return;
+        }
+        let took_ns = now - command.cause_ns;
+        control.latency_sum_ns.fetch_add(took_ns, Ordering::Relaxed);
+        control.latency_count.fetch_add(1, Ordering::Relaxed);
+        let bucket = latency::bucket(took_ns / 1000);
+        if let Some(bucket) = control.latency_buckets.get(bucket) {
+            bucket.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -336,34 +333,5 @@ impl<'a> Issuer<'a> {
         if let Some((turn, _)) = self.turn.take_if(|turn| over(turn)) {
             order::note_over(turn);
         }
-    }
-}
-
-fn prefetch_batch(batch: &mut Batch, to: Location, stream: Handle) -> CuResult {
-    let count = batch.len();
-    if count == 1 {
-        let mut ranges = batch.ranges();
-        let Some((address, bytes)) = ranges.next() else {
-            return CuResult::SUCCESS;
-        };
-        // SAFETY: managed memory, as checked; if freed meanwhile, the driver refuses.
-        return unsafe { driver::prefetch(address, bytes, to, stream) };
-    }
-    let mut location = to;
-    let mut starts = [0_usize];
-    let addresses = batch.addresses().as_mut_ptr();
-    let sizes = batch.sizes().as_mut_ptr();
-    // SAFETY: as above; all lists are local and as long as said.
-    unsafe {
-        driver::cuMemPrefetchBatchAsync(
-            addresses,
-            sizes,
-            count,
-            &raw mut location,
-            starts.as_mut_ptr(),
-            1,
-            0,
-            stream,
-        )
     }
 }
