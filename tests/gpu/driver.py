@@ -7,7 +7,8 @@ Needs python3 with numpy, a GPU with concurrent managed access, and a driver wit
 cuMemDiscardBatchAsync (580). Takes two times N bytes (default 256 MiB) of managed memory and
 never more than the device has free. Prints one line for each finding:
 
-  rates    bytes per second of prefetches by the size of a call, and of use over the link
+  rates    bytes per second of prefetches by the size of a call and the number of streams that
+           the calls go over in turn, and of use over the link
   use      what it takes to use on the host what was evicted, with and without accessed-by
   discard  what it takes to write memory whose content was dropped
   order    whether what follows a discard comes after it: in an idle stream, and in one
@@ -29,6 +30,8 @@ MIB = 1 << 20
 BLOCK = 2 * MIB
 KERNELS = pathlib.Path(__file__).resolve().parent.parent / "workloads/kernels/kernels.ptx"
 PREFER, ACCESSED_BY = 3, 5
+# Streams that the library fetches over (runtime-shim/src/order.rs).
+LANES = 4
 
 
 class Place(c.Structure):
@@ -72,6 +75,7 @@ class Driver:
             self.call("cuModuleGetFunction", c.byref(kernel), module, name.encode())
             self.kernels[name] = kernel
         self.streams = [self.stream() for _ in range(3)]
+        self.lanes = [self.streams[1]] + [self.stream() for _ in range(LANES - 1)]
         self.events = [self.event() for _ in range(2)]
 
     def call(self, name, *arguments):
@@ -120,10 +124,11 @@ class Driver:
     def sweep(self, address, size):
         self.launch("sweep_step", self.streams[0], address, size, 3, 1, 5)
 
-    def prefetch(self, address, size, to, call=None):
+    def prefetch(self, address, size, to, call=None, lanes=1):
         call = call or size
-        for start in range(address, address + size, call):
-            self.call("cuMemPrefetchAsync_v2", start, call, to, 0, self.streams[1])
+        for index, start in enumerate(range(address, address + size, call)):
+            stream = self.lanes[index % lanes]
+            self.call("cuMemPrefetchAsync_v2", start, call, to, 0, stream)
 
     def discard(self, address, size):
         for start in range(address, address + size, BLOCK):
@@ -138,7 +143,7 @@ class Driver:
         return words
 
     def wait(self):
-        for stream in self.streams:
+        for stream in self.streams + self.lanes[1:]:
             self.call("cuStreamSynchronize", stream)
 
     def timed(self, work, *arguments):
@@ -157,10 +162,11 @@ def rates(driver, size, found):
     memory = driver.take(size, accessed_by=True)
     driver.fill(memory, size, 1)
     driver.settle(memory, size, HOST)
-    for call in (BLOCK, 4 * BLOCK, 16 * BLOCK, size):
+    shapes = [(call, lanes) for call in (BLOCK, 4 * BLOCK, 16 * BLOCK) for lanes in (1, LANES)]
+    for call, lanes in shapes + [(size, 1)]:
         for to, name in ((DEVICE, "in"), (HOST, "out")):
-            took = driver.timed(driver.prefetch, memory, size, to, call)
-            found("rates", way=name, call_bytes=call, gb_per_s=size / took / 1e9)
+            took = driver.timed(driver.prefetch, memory, size, to, call, lanes)
+            found("rates", way=name, call_bytes=call, streams=lanes, gb_per_s=size / took / 1e9)
     driver.sweep(memory, size)
     took = driver.timed(driver.sweep, memory, size)
     found("rates", way="used over the link, each way", gb_per_s=size / took / 1e9)
