@@ -224,7 +224,8 @@ impl Bench<'_> {
             sample.session = Some(
                 control::closed_session(self.daemon.socket(), pid).with_context(|| {
                     format!(
-                        "{} in mode {} left no session with the daemon",
+                        "{} in mode {} left no session with the daemon (a program that is over \
+                         before the daemon answers has none: give it more --iterations)",
                         workload.name,
                         mode.name()
                     )
