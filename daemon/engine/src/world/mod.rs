@@ -6,6 +6,7 @@
 mod anchors;
 pub(crate) mod block;
 pub(crate) mod chance;
+pub(crate) mod churn;
 mod foretell;
 mod habit;
 pub(crate) mod history;
@@ -331,7 +332,8 @@ impl World {
             let (address, floor) = (allocation.range.address, self.floor());
             if self.use_on_host && block.left > 0 {
                 let came = (bytes, arrives);
-                self.visits.came(address, came, floor);
+                let away = self.blocks.live().saturating_sub(self.blocks.frames());
+                self.visits.came(address, came, away, floor);
             }
         }
     }

@@ -6,10 +6,12 @@
 //! a table, nodes of a graph: faults bring a few pages of 64 KiB, and the 2 MiB that they take
 //! are given up before more of them is used. Such a visit costs a fault, a transfer and an
 //! eviction for what one access over the link would have been (on first touches of new memory
-//! nothing is known yet: they do not count).
+//! nothing is known yet: they do not count). Where faults bring again many times what has no
+//! room ([`super::churn`]), whole blocks tell the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::churn::Churn;
 use crate::hash::Map;
 use crate::profile::ON_HOST;
 use crate::units::{BLOCK_BYTES, Micros};
@@ -73,7 +75,12 @@ impl Visit {
 
     /// The visits were short of half of the blocks, and more than what was brought ahead.
     fn is_sparse(&self) -> bool {
-        self.bytes * 2 < self.count * BLOCK_BYTES && self.count > self.fetched
+        self.bytes * 2 < self.count * BLOCK_BYTES && self.is_by_faults()
+    }
+
+    /// They were more than what was brought ahead.
+    fn is_by_faults(&self) -> bool {
+        self.count > self.fetched
     }
 }
 
@@ -95,6 +102,8 @@ pub(crate) struct Visits {
     /// By the name of an object, an allocation or a part that is handed out: blocks that faults
     /// brought, for the first time or again, and bytes of them.
     brought: Map<u64, (u64, u64)>,
+    /// Of all of them together.
+    churn: Churn,
     /// Visits since they were last looked at.
     unseen: u64,
     /// One of them may be enough.
@@ -106,9 +115,17 @@ pub(crate) struct Visits {
 }
 
 impl Visits {
-    /// A fault, or what the driver brings with it, moved so many bytes of a block that had been
-    /// on the device before; `arrives`: it was not there yet.
-    pub(crate) fn came(&mut self, address: u64, (bytes, arrives): (u64, bool), floor: u64) {
+    /// While so many blocks with content had no frame, a fault, or what the driver brings with
+    /// it, moved so many bytes of a block that had been on the device before; `arrives`: it was
+    /// not there yet.
+    pub(crate) fn came(
+        &mut self,
+        address: u64,
+        (bytes, arrives): (u64, bool),
+        away: u64,
+        floor: u64,
+    ) {
+        self.churn.came(bytes, away);
         let visit = self.by_allocation.entry(address).or_default();
         if visit.count == 0 && visit.bytes == 0 {
             visit.since = floor;
@@ -157,9 +174,10 @@ impl Visits {
         }
     }
 
-    /// The allocations whose visits were short of half of their blocks, and more than what is
-    /// brought ahead: each by visits enough of its own, or several, none of which was wrong
-    /// before, by as many together. Others of which as much was seen begin anew. `turn`: the
+    /// The allocations whose visits were more than what is brought ahead, and short of half of
+    /// their blocks or part of a churn: each by visits enough of its own, or several, none of
+    /// which was wrong before, by as many short ones together. Others of which as much was seen
+    /// begin anew. `turn`: the
     /// launches after which the program repeats itself, where it does.
     pub(crate) fn sparse(
         &mut self,
@@ -171,6 +189,7 @@ impl Visits {
             return None;
         }
         self.unseen = 0;
+        let churns = self.churn.is_seen(floor, turn);
         let share = |visit: &Visit| {
             let launches = floor.saturating_sub(visit.since);
             let enough = match turn {
@@ -196,7 +215,7 @@ impl Visits {
             if share < 1.0 && !joins {
                 continue;
             }
-            if visit.is_sparse() {
+            if visit.is_sparse() || churns && visit.is_by_faults() {
                 let found = found.get_or_insert(Sparse {
                     visited: Vec::new(),
                     since: visit.since,
@@ -322,7 +341,7 @@ mod tests {
     fn seen(visits: &mut Visits, count: u64, bytes: u64) {
         for visit in 0..count {
             let launch = visit / 10;
-            visits.came(TABLE, (bytes, true), launch);
+            visits.came(TABLE, (bytes, true), 0, launch);
         }
     }
 
@@ -367,7 +386,7 @@ mod tests {
             None,
             "not a whole turn"
         );
-        visits.came(TABLE, (GRANULE, true), 6);
+        visits.came(TABLE, (GRANULE, true), 0, 6);
         assert_eq!(visits.sparse(1 << 20, (6, NOW), Some(6)), found(65, 6));
     }
 
@@ -382,13 +401,31 @@ mod tests {
     }
 
     #[test]
+    fn whole_blocks_tell_where_they_come_again_and_again_for_want_of_little_room() {
+        let mut visits = Visits::default();
+        let mut turn = |launch: u64, fetched: u64| {
+            for _ in 0..64 {
+                visits.came(TABLE, (BLOCK_BYTES, true), 31, launch);
+            }
+            for _ in 0..fetched {
+                visits.fetched(TABLE);
+            }
+            visits.sparse(256, (launch + 10, NOW), Some(10))
+        };
+        assert_eq!(turn(0, 0), None, "one turn may be the first");
+        let found = turn(10, 0).expect("two");
+        assert_eq!((found.since, found.count), (10, 64));
+        assert_eq!(turn(20, 64), None, "as much was brought ahead");
+    }
+
+    #[test]
     fn several_that_were_never_wrong_are_told_together() {
         let tables = [TABLE, 2 * TABLE, 3 * TABLE, 4 * TABLE];
         let mut visits = Visits::default();
         for visit in 0..80 {
             let bytes = if visit % 4 == 3 { BLOCK_BYTES } else { GRANULE };
             let table = tables[visit % 4];
-            visits.came(table, (bytes, true), visit as u64 / 10);
+            visits.came(table, (bytes, true), 0, visit as u64 / 10);
         }
         assert_eq!(
             visits.sparse(256, (8, NOW), Some(8)),
@@ -396,7 +433,7 @@ mod tests {
             "60 sparse ones"
         );
         for visit in 0..80 {
-            visits.came(tables[visit % 3], (GRANULE, true), 8);
+            visits.came(tables[visit % 3], (GRANULE, true), 0, 8);
         }
         let found = visits.sparse(256, (8, NOW), Some(8));
         let found = found.map(|found| found.visited.iter().map(|one| one.0).collect());

@@ -7,7 +7,8 @@
 //! accesses them over the link. (Migration or remote access, by what is seen of a program: HELM,
 //! SC 2025, chooses so among the driver's policies; access counters, Ganguly et al., IPDPS 2020,
 //! in the device.) What of it is on the device stays there, and is fetched whole, so that frames
-//! hold what they can.
+//! hold what they can. So is one of which whole blocks are used, where the device is only a little
+//! too small and faults bring again a multiple of what has no room ([`crate::world::churn`]).
 //!
 //! Whether that was right is measured: if launches take longer than the same ones did, it is
 //! taken back, and not tried again for many times as long. What they took before may have been
