@@ -41,7 +41,8 @@ pub enum Reason {
     Undroppable,
     /// Dropped: its content is dead and lies on the host.
     Stale,
-    /// Used on the host: each time faults brought it, little of it was used before it left.
+    /// Used on the host: faults brought it again and again, though little of it is used each time or
+    /// little room is missing.
     Sparse,
     /// Fetched: a part of it is on the device, and the rest would be used on the host.
     Partly,
@@ -116,7 +117,10 @@ impl Reason {
             Self::Dead => "its content is dead, and its frame is wanted before it is born again",
             Self::Undroppable => "its content is dead, but cannot be dropped here",
             Self::Stale => "its content is dead and lay on the host",
-            Self::Sparse => "each time faults brought it, little of it was used before it left",
+            Self::Sparse => {
+                "faults brought it again and again: little of it is used each time, or little room \
+                 is missing"
+            }
             Self::Partly => "a part of it was on the device, and the rest used on the host",
             Self::Slower => "launches took longer while it was used on the host",
             Self::Renewed => "memory was handed out anew there",

@@ -177,8 +177,7 @@ impl Visits {
     /// The allocations whose visits were more than what is brought ahead, and short of half of
     /// their blocks or part of a churn: each by visits enough of its own, or several, none of
     /// which was wrong before, by as many short ones together. Others of which as much was seen
-    /// begin anew. `turn`: the
-    /// launches after which the program repeats itself, where it does.
+    /// begin anew. `turn`: the launches after which the program repeats itself, where it does.
     pub(crate) fn sparse(
         &mut self,
         capacity: u64,
