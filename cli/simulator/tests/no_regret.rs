@@ -41,7 +41,7 @@ fn draw(family: Family, seed: u64) -> Draw {
     Draw {
         family,
         shape,
-        ratio: pick(&[110, 125, 150, 200, 300]) as f64 / 100.0,
+        ratio: pick(&[103, 110, 125, 150, 200, 300]) as f64 / 100.0,
         lifetimes: pick(&[0, 1]) == 1,
     }
 }

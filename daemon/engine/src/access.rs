@@ -7,9 +7,10 @@
 //! four bytes for each thread, doubled by each fault beyond it (sixteen where no faults are
 //! seen, four again if that is too much). Where a framework hands memory out unseen, an address
 //! may have been passed while another tensor lay there, and cuts this one: how far launches were
-//! seen to go holds for all of their shape, wherever they point. An argument of more than half
-//! the device is taken as data-dependent: neither fetched ahead nor kept, until launches of the
-//! same function were seen to touch all of it.
+//! seen to go holds for all of their shape, wherever they point. And where arguments of a shape
+//! point to one place after another, the last one, which no other pointer ends, goes no further
+//! than they do. An argument of more than half the device is taken as data-dependent: neither
+//! fetched ahead nor kept, until launches of the same function were seen to touch all of it.
 
 mod correction;
 mod lessons;
@@ -89,6 +90,9 @@ pub(crate) struct Accesses {
     habits: Map<(u32, u32), Habit>,
     /// By [`shape`], how far behind their pointers launches were seen to go, in bytes.
     reaches: Map<u64, u64>,
+    /// By [`shape`] of those that point to one place after another, the most bytes from such a
+    /// pointer to the next one.
+    gaps: Map<u64, u64>,
     /// By [`shape`], the last launch that used blocks of a part beyond the next pointer, and how
     /// many.
     strays: Map<u64, (u64, u32)>,
@@ -117,6 +121,7 @@ impl Accesses {
             wide: Map::default(),
             habits: Map::default(),
             reaches: Map::default(),
+            gaps: Map::default(),
             strays: Map::default(),
             corrections: Map::default(),
             tiled: Map::default(),
@@ -163,11 +168,8 @@ impl Accesses {
                 (range.bytes, small.bytes) = (object.rest_bytes, object.rest_bytes);
             }
             let (moves, reach) = self.habit(key, object);
-            let seen = self
-                .reaches
-                .get(&shape(geometry, index as u32))
-                .copied()
-                .unwrap_or(0);
+            let shape = shape(geometry, index as u32);
+            let seen = self.reaches.get(&shape).copied().unwrap_or(0);
             let reach = reach.max(seen).min(object.rest_bytes);
             if object.bounded && reach > range.bytes {
                 (range.bytes, small.bytes) = (reach, reach);
@@ -187,6 +189,13 @@ impl Accesses {
             if !object.part && !object.bounded {
                 let seen = seen.min(object.rest_bytes);
                 (range.bytes, small.bytes) = (range.bytes.max(seen), small.bytes.max(seen));
+            }
+            if moves
+                && range == object.extent
+                && let Some(gap) = self.gap(shape, object)
+            {
+                range.bytes = range.bytes.min(gap.max(seen));
+                small.bytes = small.bytes.min(range.bytes);
             }
             if self.scatter.is_scattered(key, novel, moves) {
                 // What it points to is used at least.
@@ -227,6 +236,19 @@ impl Accesses {
         habit.moves |= habit.name == object.name && habit.offset != object.offset;
         (habit.name, habit.offset) = (object.name, object.offset);
         (habit.moves, if habit.moves { 0 } else { habit.reach })
+    }
+
+    /// How far an argument of this shape goes that no landmark ends, though it moves: as far as
+    /// those that one does, if there were any.
+    fn gap(&mut self, shape: u64, object: &Object) -> Option<u64> {
+        if !object.followed {
+            return self.gaps.get(&shape).copied();
+        }
+        if self.gaps.len() < self.limit * 4 || self.gaps.contains_key(&shape) {
+            let gap = self.gaps.entry(shape).or_default();
+            *gap = object.extent.bytes.max(*gap);
+        }
+        None
     }
 
     /// What a launch uses, as far as faults have told.
@@ -323,7 +345,8 @@ impl Accesses {
     /// Estimated size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let flags = self.tiled.capacity() + self.regular.capacity();
-        let flags = flags + 2 * (self.beyond.capacity() + self.reaches.capacity());
+        let reaches = self.reaches.capacity() + self.gaps.capacity();
+        let flags = flags + 2 * (self.beyond.capacity() + reaches);
         let flags = flags + 3 * self.strays.capacity();
         let habits = self.habits.capacity() * size_of::<((u32, u32), Habit)>();
         let wide = habits + self.wide.capacity() * size_of::<((u32, u32), u64)>();

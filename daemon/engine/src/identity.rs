@@ -200,6 +200,7 @@ mod tests {
             offset,
             extent,
             bounded: false,
+            followed: false,
             part: false,
             rest_bytes: 4096,
         };

@@ -147,6 +147,48 @@ fn tiles_end_where_the_next_one_begins() {
 }
 
 #[test]
+fn the_last_tile_goes_no_further_than_the_others_until_it_is_seen_to() {
+    for pool in [true, false] {
+        let mut memory = Memory::default();
+        let range = Range {
+            address: ALLOCATION,
+            bytes: 128 * BLOCK_BYTES,
+        };
+        memory.insert(range, pool, range.bytes);
+        assert_eq!(memory.begin_part(range), pool);
+        let mut accesses = Accesses::new(1024, 100);
+        // So many bytes for each thread that it goes on to what bounds it.
+        accesses.wide.insert((3, 0), MOST_BYTES_PER_THREAD + 1);
+        let tile = |index: u64| ALLOCATION + index * 16 * BLOCK_BYTES;
+        let mut turn = |accesses: &mut Accesses| {
+            let tiles = [0, 1, 2, 3].map(|index| pointer(accesses, &mut memory, 0, tile(index)));
+            tiles.map(|tile| blocks(&tile))
+        };
+        let first = turn(&mut accesses);
+        assert_eq!(first[3], [(48, 80)], "nothing is known to follow another");
+        let tiles = [[(0, 16)], [(16, 16)], [(32, 16)], [(48, 16)]];
+        assert_eq!(turn(&mut accesses), tiles);
+
+        let argument = Argument {
+            shape: shape(geometry(&launch(&[])), 0),
+            address: tile(3),
+            ..ARGUMENT
+        };
+        let access = pointer(&mut accesses, &mut memory, 0, tile(3));
+        let mut window = Window::new(10);
+        window.push((1, 5), (Seq(1), StreamId(0)), access, Arc::from([]));
+        let running = window.front().expect("one is queued");
+        for block in 64..80 {
+            let id = BlockId(0x100 + block);
+            accesses.missed(running, id, (&[argument], true), &memory);
+        }
+        let longer = pointer(&mut accesses, &mut memory, 0, tile(3));
+        assert_eq!(blocks(&longer)[0].0, 48);
+        assert!(blocks(&longer)[0].1 >= 32, "{longer:?}");
+    }
+}
+
+#[test]
 fn how_far_one_launch_goes_holds_for_all_of_its_shape_wherever_they_point() {
     let (mut memory, mut accesses) = one_allocation();
     let at = |block: u64| ALLOCATION + block * BLOCK_BYTES;

@@ -51,6 +51,8 @@ pub(crate) struct Object {
     pub extent: Range,
     /// The extent ends at a part's end or at a landmark, not merely at the allocation's.
     pub bounded: bool,
+    /// It ends at a landmark.
+    pub followed: bool,
     /// It is a pool part.
     pub part: bool,
     /// From the pointer to the end of the part or allocation.
@@ -304,6 +306,7 @@ impl Memory {
                     bytes: end - offset,
                 },
                 bounded: true,
+                followed: next.is_some(),
                 part: true,
                 rest_bytes: part.range.bytes - offset,
             });
@@ -322,6 +325,7 @@ impl Memory {
                 bytes: end - offset,
             },
             bounded: next.is_some(),
+            followed: next.is_some(),
             part: false,
             rest_bytes: allocation.range.bytes - offset,
         })
