@@ -32,21 +32,24 @@ pub use plan::{PlanOptions, Probe, ProbePlan};
 pub use uvm::Trust;
 
 /// Made by the build from `programs/softgpu.bpf.c`.
-#[allow(missing_docs, unused, clippy::all, clippy::unwrap_used)]
+#[allow(missing_docs, unused, clippy::all)]
+#[allow(clippy::unwrap_used, clippy::expect_used)]
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod softgpu_skeleton {
     include!(concat!(env!("OUT_DIR"), "/softgpu.skel.rs"));
 }
 
 /// Made by the build from `programs/spaces.bpf.c`.
-#[allow(missing_docs, unused, clippy::all, clippy::unwrap_used)]
+#[allow(missing_docs, unused, clippy::all)]
+#[allow(clippy::unwrap_used, clippy::expect_used)]
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod spaces_skeleton {
     include!(concat!(env!("OUT_DIR"), "/spaces.skel.rs"));
 }
 
 /// Made by the build from `programs/uvm.bpf.c`.
-#[allow(missing_docs, unused, clippy::all, clippy::unwrap_used)]
+#[allow(missing_docs, unused, clippy::all)]
+#[allow(clippy::unwrap_used, clippy::expect_used)]
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod uvm_skeleton {
     include!(concat!(env!("OUT_DIR"), "/uvm.skel.rs"));

@@ -28,7 +28,7 @@ pub fn watch_forks() {
     }
 }
 
-unsafe extern "C" fn in_child() {
+extern "C" fn in_child() {
     state::become_inert();
     session::set(core::ptr::null_mut());
     for cell in &DESCRIPTORS {
@@ -51,7 +51,7 @@ pub fn watch_exit() {
     }
 }
 
-unsafe extern "C" fn at_exit(_: *mut c_void) {
+extern "C" fn at_exit(_: *mut c_void) {
     state::become_inert();
     // Never given back: the executor stops at its next attempt to use the driver.
     core::mem::forget(executor::ISSUE.lock());

@@ -35,6 +35,8 @@ pub fn c_library_symbol(name: &CStr) -> *mut c_void {
     search.found
 }
 
+/// # Safety
+/// `info` describes a loaded object and `search` is a [`Search`] that nobody else uses meanwhile.
 unsafe extern "C" fn visit(
     info: *mut libc::dl_phdr_info,
     _size: usize,

@@ -11,14 +11,16 @@ use core::ptr;
 
 use super::{DLSYM, DLVSYM, c_library, substitute_symbol};
 
-unsafe extern "C" fn find_dlsym() -> *mut c_void {
+extern "C" fn find_dlsym() -> *mut c_void {
     c_library(&DLSYM, c"dlsym")
 }
 
-unsafe extern "C" fn find_dlvsym() -> *mut c_void {
+extern "C" fn find_dlvsym() -> *mut c_void {
     c_library(&DLVSYM, c"dlvsym")
 }
 
+/// # Safety
+/// As the C library defines `dlsym`, but that `name` may be null.
 unsafe extern "C" fn answer_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     type Function = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
     let real = c_library(&DLSYM, c"dlsym");
@@ -31,6 +33,8 @@ unsafe extern "C" fn answer_dlsym(handle: *mut c_void, name: *const c_char) -> *
     substitute_symbol(unsafe { CStr::from_ptr(name) }, found)
 }
 
+/// # Safety
+/// As the C library defines `dlvsym`, but that `name` may be null.
 unsafe extern "C" fn answer_dlvsym(
     handle: *mut c_void,
     name: *const c_char,

@@ -3,6 +3,13 @@
 //! [`table`] lists every one once, with its names, versions and implementation; the
 //! exports, the answers of `cuGetProcAddress` and the tests are made from it. The modules
 //! here check arguments and put operations into streams; they move no data.
+//!
+//! # Safety
+//!
+//! An `unsafe fn` of these modules asks of its caller what the CUDA driver API asks of a
+//! program: a pointer that is not null is valid for what the function of that name reads or
+//! writes through it, for as long as its operation takes, and what a handle means is not
+//! destroyed while the call runs. Where a function asks for more, it says so.
 
 pub mod context;
 pub mod copy;
