@@ -1,6 +1,7 @@
 //! What the daemon shows is what happened: metrics, status and doctor against the soft
 //! GPU's own counters.
 
+use std::fs::File;
 use std::process::Stdio;
 
 use oversub_tests::daemon::Daemon;
@@ -81,15 +82,27 @@ fn probes_see_the_faults_and_the_bytes_that_the_soft_gpu_counts() {
         ("demand", Workload::new("sweep", 1.5, 8)),
         ("foresight", Workload::new("train", 1.5, 12)),
     ] {
-        let (_folder, path) = stats_file();
+        let (folder, path) = stats_file();
+        let start = folder.path().join("start");
         let options = ["--quiet", "--policy", policy, "--socket", &socket];
         let command = &mut workload.under_oversub(&options, &path);
         let child = command
+            .arg("--start-file")
+            .arg(&start)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let pid = child.id();
+        // What happens before its session begins is nobody's.
+        wait_for("the session to begin", || {
+            let sessions = daemon.status()["sessions"].as_array().cloned()?;
+            sessions
+                .iter()
+                .any(|session| session["pid"] == pid)
+                .then_some(())
+        });
+        File::create(start).unwrap();
         assert_right(&finish(child));
         let session = wait_for("the session to be closed", || {
             let closed = daemon.status()["closed_sessions"].as_array().cloned()?;
@@ -105,8 +118,7 @@ fn probes_see_the_faults_and_the_bytes_that_the_soft_gpu_counts() {
                 .filter_map(Value::as_u64)
                 .sum()
         };
-        // The program does not wait for its session to begin, so its very first faults are
-        // nobody's. Nothing may be seen that was not there, and no more may be missing.
+        // Nothing may be seen that was not there, and hardly anything may be missing.
         let pairs = [
             (seen["faults"].as_u64().unwrap(), &counted["faults"]),
             (total("migrated_in_bytes"), &counted["bytes_in"]),
@@ -116,7 +128,7 @@ fn probes_see_the_faults_and_the_bytes_that_the_soft_gpu_counts() {
             let counted = counted.as_u64().unwrap();
             let missing = counted.checked_sub(seen);
             assert!(
-                missing.is_some_and(|missing| missing * 20 <= counted),
+                missing.is_some_and(|missing| missing * 50 <= counted),
                 "{policy}: {seen} seen of {counted}: {session}"
             );
         }

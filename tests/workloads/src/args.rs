@@ -1,10 +1,14 @@
 //! Command-line arguments that all programs share, and how a program ends: 0 when the
 //! result is right, 1 when something failed, 2 when the arguments are wrong.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use clap::Parser;
 
+use crate::device::Device;
 use crate::report::Report;
 use crate::size::{self, in_mib};
 
@@ -26,6 +30,29 @@ pub struct Common {
     /// Working set: what the program needs at its peak, such as 768MiB
     #[arg(long, value_parser = size::parse)]
     pub bytes: Option<u64>,
+
+    /// Open the device, then wait until this file exists before anything is launched
+    #[arg(long, value_name = "FILE")]
+    pub start_file: Option<PathBuf>,
+}
+
+/// How often it is looked whether the file to start by exists.
+const START_INTERVAL: Duration = Duration::from_millis(1);
+
+impl Common {
+    /// Opens the first device; returns once the program may start. Where that has to be
+    /// waited for, some memory was allocated before: what watches the program for
+    /// allocations has seen one.
+    pub fn open_device(&self) -> anyhow::Result<Device> {
+        let device = Device::open()?;
+        if let Some(file) = &self.start_file {
+            drop(device.allocate(1)?);
+            while !file.exists() {
+                thread::sleep(START_INTERVAL);
+            }
+        }
+        Ok(device)
+    }
 }
 
 /// Arguments that are well formed but cannot be served.

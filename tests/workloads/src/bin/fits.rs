@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use oversub_workloads::args::{self, Common};
-use oversub_workloads::device::Device;
 use oversub_workloads::fits::{
     CHUNK_WORDS, LONG_ROUNDS, Launch, SMALL_ROUNDS, SMALL_WORDS, fill_seeds, launches, reference,
     state_words,
@@ -36,7 +35,7 @@ fn fits(arguments: &Arguments) -> anyhow::Result<Report> {
     let words = state_words(bytes.unwrap_or(320 * MIB))?;
     let iterations = iterations.unwrap_or(180);
     let [state_seed, small_seed] = fill_seeds(seed);
-    let device = Device::open()?;
+    let device = arguments.common.open_device()?;
     let state = device.allocate(words * 4)?;
     let small = device.allocate(SMALL_WORDS * 4)?;
     for (first, count) in chunks(words, CHUNK_WORDS) {

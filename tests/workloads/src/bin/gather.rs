@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use oversub_workloads::args::{self, Common};
-use oversub_workloads::device::Device;
 use oversub_workloads::gather::{Launch, ROW_WORDS, SLOTS, reference, table_rows, table_seed};
 use oversub_workloads::report::{Footprint, Report, timed_loop};
 use oversub_workloads::size::MIB;
@@ -38,7 +37,7 @@ fn gather(arguments: &Arguments) -> anyhow::Result<Report> {
     let iterations = iterations.unwrap_or(6);
     let words = u64::from(rows) * ROW_WORDS;
     let out_words = u64::from(SLOTS) * ROW_WORDS;
-    let device = Device::open()?;
+    let device = arguments.common.open_device()?;
     let table = device.allocate(words * 4)?;
     let out = device.allocate(out_words * 4)?;
     for (first, count) in chunks(words, CHUNK_WORDS) {

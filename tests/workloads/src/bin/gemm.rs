@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use oversub_workloads::args::{self, Common};
-use oversub_workloads::device::Device;
 use oversub_workloads::gemm::{
     DEFAULT_BYTES, Shape, TILE_K, TILE_M, TILE_N, fill_seeds, reference,
 };
@@ -33,7 +32,7 @@ fn gemm(arguments: &Arguments) -> anyhow::Result<Report> {
     let shape = Shape::within(bytes.unwrap_or(DEFAULT_BYTES))?;
     let iterations = iterations.unwrap_or(6);
     let [a_words, b_words, c_words] = shape.words();
-    let device = Device::open()?;
+    let device = arguments.common.open_device()?;
     let a = device.allocate(a_words * 4)?;
     let b = device.allocate(b_words * 4)?;
     let c = device.allocate(c_words * 4)?;

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use oversub_workloads::args::{self, Common, check_bytes};
-use oversub_workloads::device::Device;
 use oversub_workloads::report::{Footprint, Report, timed_loop};
 use oversub_workloads::size::MIB;
 use oversub_workloads::sweep::{CHUNK_BYTES, Step, chunks, fill_seed, reference, state_words};
@@ -40,7 +39,7 @@ fn sweep(arguments: &Arguments) -> anyhow::Result<Report> {
     let words = state_words(bytes.unwrap_or(768 * MIB))?;
     let iterations = iterations.unwrap_or(10);
     let chunk = check_bytes(arguments.chunk_bytes, 4, 1 << 50)? / 4;
-    let device = Device::open()?;
+    let device = arguments.common.open_device()?;
     let state = if arguments.managed {
         device.allocate_managed(words * 4)?
     } else {

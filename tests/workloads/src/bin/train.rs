@@ -50,7 +50,7 @@ fn train(arguments: &Arguments) -> anyhow::Result<Report> {
     } = arguments.common;
     let network = Network::within(bytes.unwrap_or(768 * MIB))?;
     let iterations = iterations.unwrap_or(8);
-    let device = Device::open()?;
+    let device = arguments.common.open_device()?;
     let mut run = Run {
         device: &device,
         network,
