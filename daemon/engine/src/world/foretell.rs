@@ -46,8 +46,12 @@ impl World {
         if end <= floor {
             return 0;
         }
-        let (now, peak) = self.history.live_within(floor - lag, end - lag);
-        i64::from(peak) - i64::from(now)
+        let (before, peak) = self.history.live_within(floor - lag, end - lag);
+        // What died since the last launch was over has left its frame already, but was counted
+        // when that launch was over, as was its like a cycle ago.
+        let last = self.history.live_after(floor - 1);
+        let since = last.map_or(0, |last| i64::from(last) - self.blocks.live() as i64);
+        (i64::from(peak) - i64::from(before) + since).max(0)
     }
 
     /// Moment of the next launch that uses a block, queued or predicted.

@@ -132,6 +132,11 @@ impl History {
         }
     }
 
+    /// Live blocks when the launch at `position` was over, before anything died after it.
+    pub(crate) fn live_after(&self, position: u64) -> Option<u32> {
+        self.entry(position).map(|entry| entry.live)
+    }
+
     /// Live blocks before the launch at `from`, and the most of them from there up to
     /// before `until`. All of these launches must be over.
     pub(crate) fn live_within(&self, from: u64, until: u64) -> (u32, u32) {

@@ -608,3 +608,23 @@ fn a_death_after_more_ends_than_are_kept_is_not_known() {
         assert_eq!(world.dies(slot).is_some(), known, "{parts} parts");
     }
 }
+
+#[test]
+fn what_died_since_the_last_launch_is_born_again_like_all_else() {
+    let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+    let mut world = World::new(&config);
+    // In each turn of four launches eight blocks have content when the last one is over, and die
+    // before the next one.
+    for _ in 0..64 {
+        let exec = (world.history.head() + 1) as u32 % 4;
+        let position = world.history.push((exec, 0), std::iter::empty());
+        world
+            .history
+            .set_live(position, if exec == 0 { 8 } else { 0 });
+    }
+    let (head, floor) = (world.history.head(), world.floor());
+    assert_eq!((head % 4, floor), (0, head + 1));
+    assert_eq!(world.history.lag(), Some(4));
+    assert_eq!(world.blocks.live(), 0, "they are dead");
+    assert_eq!(world.growth(floor + 4), 8);
+}
