@@ -183,6 +183,12 @@ pub struct SessionView {
     pub commands_failed: u64,
     /// Discards that the program declined because the range was in use again.
     pub discards_declined: u64,
+    /// Launches after which the program waited, so as not to get far ahead of the device.
+    #[serde(default)]
+    pub held_launches: u64,
+    /// Microseconds that it waited.
+    #[serde(default)]
+    pub held_us: u64,
     /// From the daemon's having the event to the command's hand-over to the driver.
     pub latency: LatencyView,
 }

@@ -18,6 +18,7 @@ mod context;
 mod driver;
 mod entry_points;
 mod executor;
+mod hold;
 mod hooks;
 mod loader;
 mod log;

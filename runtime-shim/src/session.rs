@@ -187,6 +187,18 @@ impl Session {
         self.control().calm.load(Ordering::Relaxed) != 0
     }
 
+    /// How far the device is in `slot`, as it says itself.
+    pub fn progress(&self, slot: u8) -> u32 {
+        let word = self.device().progress.get(usize::from(slot));
+        word.map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Launches that the program had better be ahead of the device at most; 0: any number.
+    #[inline]
+    pub fn most_ahead(&self) -> u32 {
+        self.control().run_ahead.load(Ordering::Relaxed)
+    }
+
     /// Launches in a stream after which a mark is wanted.
     #[inline]
     pub fn stride(&self) -> u32 {

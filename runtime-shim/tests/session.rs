@@ -604,3 +604,76 @@ fn a_forked_child_does_not_keep_the_session_open_or_write_into_it() {
     );
     meeting.program.quit();
 }
+
+/// A program on a device that is as far as the test says, with a session that asks for a mark at
+/// every launch and for no more than 8 launches ahead of the device.
+fn held(name: &str) -> (Meeting, Session) {
+    let mut meeting = meeting(name, &[("FAKE_STUCK", "1")]);
+    alloc(&mut meeting, 4 * MIB);
+    let session = meeting.session();
+    session.control().mark_stride.store(1, Ordering::Relaxed);
+    while meeting.program.count("cuStreamWriteValue32_v2") == 0 {
+        meeting.program.ask("launch 0");
+    }
+    session.device().progress[0].store(launches(&mut meeting), Ordering::Release);
+    session.control().run_ahead.store(8, Ordering::Relaxed);
+    (meeting, session)
+}
+
+/// Launches so far.
+fn launches(meeting: &mut Meeting) -> u32 {
+    meeting.program.count("cuLaunchKernel") as u32
+}
+
+#[test]
+fn a_program_gets_no_further_ahead_of_the_device_than_the_daemon_asks_for() {
+    let (mut meeting, session) = held("ahead");
+    let before = launches(&mut meeting);
+    // Fewer are no matter.
+    meeting.program.ask("launch 0 8");
+    assert_eq!(session.control().held_launches.load(Ordering::Relaxed), 0);
+    let word = &session.device().progress[0];
+    std::thread::scope(|scope| {
+        let program = scope.spawn(|| meeting.program.ask("launch 0 20"));
+        for passed in before..before + 20 {
+            word.store(passed, Ordering::Release);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            assert!(!program.is_finished() || passed + 8 >= before + 28);
+        }
+        word.store(before + 20, Ordering::Release);
+        assert_eq!(program.join().unwrap(), "0");
+    });
+    let control = session.control();
+    assert!(control.held_launches.load(Ordering::Relaxed) >= 10);
+    assert!(control.held_ns.load(Ordering::Relaxed) >= 50_000_000);
+    meeting.program.quit();
+}
+
+#[test]
+fn a_device_that_makes_no_progress_is_not_waited_for() {
+    let (mut meeting, session) = held("still");
+    let begun = std::time::Instant::now();
+    meeting.program.ask("launch 0 4000");
+    let held_ns = session.control().held_ns.load(Ordering::Relaxed);
+    assert_eq!(session.control().held_launches.load(Ordering::Relaxed), 1);
+    assert!((200_000_000..2_000_000_000).contains(&held_ns), "{held_ns}");
+    assert!(begun.elapsed() < common::PATIENCE);
+    meeting.program.quit();
+}
+
+#[test]
+fn a_program_that_waits_runs_on_when_the_daemon_is_gone() {
+    let (mut meeting, session) = held("gone");
+    let far = launches(&mut meeting) + 1000;
+    std::thread::scope(|scope| {
+        let program = scope.spawn(|| meeting.program.ask("launch 0 1000"));
+        while session.control().held_launches.load(Ordering::Relaxed) < 3 {
+            session.device().progress[0].fetch_add(1, Ordering::AcqRel);
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        drop(session);
+        assert_eq!(program.join().unwrap(), "0");
+    });
+    assert_eq!(launches(&mut meeting), far);
+    meeting.program.quit();
+}

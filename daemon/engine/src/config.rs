@@ -37,6 +37,8 @@ pub struct Config {
     pub inflight_bytes: Bytes,
     /// The driver can discard.
     pub discard: bool,
+    /// The program may be asked to wait with its launches ([`crate::Engine::run_ahead`]).
+    pub hold_launches: bool,
     /// Parts of `foresight` that are left out, to see what they are worth.
     pub without: Without,
     /// DeepUM's table geometry and look-ahead.
@@ -90,6 +92,7 @@ impl Config {
             link_bytes_per_us: 12_000.0,
             inflight_bytes: Bytes(16 << 20),
             discard: true,
+            hold_launches: true,
             without: Without::default(),
             deepum: DeepumConfig::default(),
             history_launches: 1 << 18,

@@ -15,6 +15,7 @@ use crate::identity::Identities;
 use crate::pace::Pace;
 use crate::policy::{self, Policy, Stops};
 use crate::profile::Profile;
+use crate::run_ahead::RunAhead;
 use crate::stats::CAUSES;
 use crate::units::{BLOCK_BYTES, BlockId, TICKS};
 use crate::warm::{self, Warm};
@@ -44,6 +45,7 @@ pub struct Engine {
     warm: Warm,
     policy: Box<dyn Policy>,
     pace: Pace,
+    run_ahead: RunAhead,
     /// What the running launch touches of memory of which it may use a part.
     watch: Watch,
     /// Execution IDs of which faults told more since a launch was over.
@@ -72,6 +74,7 @@ impl Engine {
             warm: Warm::default(),
             policy: policy::make(&config),
             pace: Pace::default(),
+            run_ahead: RunAhead::default(),
             watch: Watch::default(),
             missed: Vec::new(),
             further: Vec::new(),
@@ -205,6 +208,9 @@ impl Engine {
         };
         self.policy
             .decide(self.now, &mut self.world, &mut self.stats, commands);
+        if self.config.policy == PolicyKind::Foresight && self.config.hold_launches {
+            self.run_ahead.consider(self.now, &self.world, &self.pace);
+        }
         // Whatever a policy made of it.
         let useful = &self.world.usefulness;
         self.stats.prefetch_issued_bytes = useful.issued_bytes;
@@ -230,6 +236,12 @@ impl Engine {
         } else {
             self.pace.stride()
         }
+    }
+
+    /// Most launches that the program had better be ahead of the device; none where any number is
+    /// right. It may be ignored, and must be where the device makes no progress.
+    pub fn run_ahead(&self) -> Option<u32> {
+        self.run_ahead.launches()
     }
 
     /// All managed memory is on the device and fits there: launches, copies and what becomes

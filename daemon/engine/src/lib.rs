@@ -18,6 +18,7 @@ mod identity;
 mod pace;
 mod policy;
 mod profile;
+mod run_ahead;
 mod scatter;
 mod stats;
 mod table;

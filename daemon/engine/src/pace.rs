@@ -66,12 +66,27 @@ impl Pace {
         (us / self.launch_us.max(1.0)).ceil().clamp(0.0, 1024.0) as u32
     }
 
+    /// The same by the mean over many launches, of which some may be much longer than others.
+    pub(crate) fn launches_on_average(&self, us: f64) -> u32 {
+        (us / self.long_us().max(1.0)).ceil().clamp(0.0, 1024.0) as u32
+    }
+
+    /// Mean time of a launch over many, microseconds.
+    fn long_us(&self) -> f64 {
+        let (count, us) = self.long;
+        us as f64 / count.max(1) as f64
+    }
+
+    /// Microseconds since the device passed a launch, or got one when it had none.
+    pub(crate) fn since_us(&self, now: Micros) -> u64 {
+        now.0.saturating_sub(self.since.0)
+    }
+
     /// Launches between marks, 1 to 64. Where launches are short for a while, long ones may follow
     /// at any time, and a mark between them tells where the program is: so it is the longer one of
     /// the two means that counts, and marks come twice as often at the most.
     pub(crate) fn stride(&self) -> u32 {
-        let (count, us) = self.long;
-        let mean_us = self.launch_us.max(us as f64 / count.max(1) as f64);
+        let mean_us = self.launch_us.max(self.long_us());
         (MARK_US / mean_us.max(1.0)).clamp(1.0, f64::from(Self::MOST)) as u32
     }
 }

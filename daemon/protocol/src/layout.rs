@@ -56,6 +56,13 @@ pub struct ControlPage {
     pub woken_ns: AtomicU64,
     /// Daemon: 1 while it has nothing to steer; streams that went quiet need no mark soon.
     pub calm: AtomicU32,
+    /// Daemon: who launches had better wait while the device has more launches of the stream
+    /// than this before it; 0: any number is right. Older daemons leave it 0.
+    pub run_ahead: AtomicU32,
+    /// Shim: launches after which it waited for that.
+    pub held_launches: AtomicU64,
+    /// Shim: nanoseconds that it waited.
+    pub held_ns: AtomicU64,
 }
 
 /// One cache line.

@@ -191,6 +191,7 @@ pub struct EngineConfig {
     pub link_bytes_per_us: f64,
     pub inflight: Size,
     pub use_on_host: bool,
+    pub hold_launches: bool,
     pub history_launches: usize,
     pub execution_ids: usize,
     pub blocks: usize,
@@ -208,6 +209,7 @@ impl Default for EngineConfig {
             link_bytes_per_us: engine.link_bytes_per_us,
             inflight: Size(engine.inflight_bytes.0),
             use_on_host: true,
+            hold_launches: true,
             history_launches: engine.history_launches,
             execution_ids: engine.execution_ids,
             blocks: engine.blocks,
@@ -412,6 +414,7 @@ impl Config {
         config.remote = enforce && matches!(policy, Policy::Foresight | Policy::Deepum);
         config.use_on_host = self.engine.use_on_host && !enforce;
         config.discard = discard;
+        config.hold_launches = self.engine.hold_launches;
         config.link_bytes_per_us = self.engine.link_bytes_per_us;
         config.inflight_bytes = engine::Bytes(self.engine.inflight.0);
         config.history_launches = self.engine.history_launches;

@@ -81,6 +81,7 @@ pub struct Session {
     records_per_turn: usize,
     stride: u32,
     calm: bool,
+    run_ahead: u32,
     /// When the ring was last found empty: the records of the next turn are younger.
     empty_ns: u64,
 }
@@ -130,6 +131,7 @@ impl Session {
             records_per_turn: config.session.records_per_turn as usize,
             stride: 1,
             calm: false,
+            run_ahead: 0,
             empty_ns: clock::monotonic_ns(),
         };
         session
@@ -218,11 +220,17 @@ impl Session {
         }
     }
 
-    /// Tells the program how often to mark progress, and whether anything is urgent.
+    /// Tells the program how often to mark progress, how far ahead it had better be, and whether
+    /// anything is urgent.
     fn tell_wishes(&mut self) {
         let engine = self.intake.engine();
         let (stride, calm) = (engine.mark_stride().max(1), engine.is_calm());
+        let run_ahead = engine.run_ahead().unwrap_or(0);
         let control = self.channel.control_page();
+        if run_ahead != self.run_ahead {
+            self.run_ahead = run_ahead;
+            control.run_ahead.store(run_ahead, Ordering::Release);
+        }
         if stride != self.stride {
             self.stride = stride;
             control.mark_stride.store(stride, Ordering::Release);
@@ -333,6 +341,8 @@ impl Session {
             events_dropped: self.channel.events_dropped(),
             commands_failed: control.commands_failed.load(Ordering::Relaxed),
             discards_declined: control.discards_declined.load(Ordering::Relaxed),
+            held_launches: control.held_launches.load(Ordering::Relaxed),
+            held_us: control.held_ns.load(Ordering::Relaxed) / 1_000,
             latency: latency(control),
         }
     }

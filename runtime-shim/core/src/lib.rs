@@ -13,6 +13,7 @@ pub mod capacity;
 pub mod commands;
 pub mod environment;
 pub mod functions;
+pub mod holding;
 pub mod launch;
 pub mod lock;
 pub mod mapped;

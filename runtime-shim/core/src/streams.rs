@@ -298,6 +298,18 @@ impl Streams {
         (slot != SHARED_SLOT && waits).then(|| last.wrapping_add(wanted))
     }
 
+    /// The device has not come to the last mark of `slot`, nor to the last `most` numbers before
+    /// what was put there last, as its `word` says. Where no mark tells, it is not far.
+    pub fn is_far_ahead(&self, slot: u8, word: u32, most: u32) -> bool {
+        let state = self.slot(slot);
+        let marked = state.marked.load(Ordering::Relaxed);
+        let near = state
+            .last
+            .load(Ordering::Relaxed)
+            .saturating_sub(most.into());
+        slot != SHARED_SLOT && !has_passed(word, marked) && !has_passed(word, near)
+    }
+
     /// The stream in `slot`; for the legacy default stream 0. `None`: no stream.
     pub fn stream(&self, slot: u8) -> Option<Handle> {
         match self.slot(slot).handle.load(Ordering::Relaxed) {

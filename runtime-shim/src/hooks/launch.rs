@@ -20,6 +20,7 @@ use super::module::learn;
 use super::stream::slot_of;
 use crate::capture;
 use crate::entry_points::{Real, forward, types};
+use crate::hold;
 use crate::session::{self, Session};
 use crate::state::{self, FUNCTIONS, STREAMS};
 
@@ -194,8 +195,18 @@ unsafe fn recorded(
     launch: impl FnOnce() -> CuResult,
 ) -> CuResult {
     // SAFETY: by this function's contract.
-    let item = unsafe { tell(kernel, stream, per_thread) };
-    finish(item, launch())
+    let Some(item) = (unsafe { tell(kernel, stream, per_thread) }) else {
+        return launch();
+    };
+    let result = launch();
+    mark_if_due(&item, result);
+    let slot = item.slot;
+    let waits = result.is_ok() && !item.captured && hold::is_due(item.session(), slot);
+    drop(item);
+    if waits {
+        hold::wait(slot);
+    }
+    result
 }
 
 /// Writes the record of a launch.
@@ -283,11 +294,17 @@ impl Item {
 /// Ends an item with the driver's answer, and marks progress when due.
 #[inline(never)]
 pub fn finish(item: Option<Item>, result: CuResult) -> CuResult {
-    let Some(item) = item else { return result };
+    if let Some(item) = item {
+        mark_if_due(&item, result);
+    }
+    result
+}
+
+#[inline]
+fn mark_if_due(item: &Item, result: CuResult) {
     let session = item.session();
     let due = STREAMS.is_mark_due(&item.inside, session.stride());
     if due && result.is_ok() && !item.captured {
         session.mark(item.stream, item.slot, Some(&item.inside));
     }
-    result
 }

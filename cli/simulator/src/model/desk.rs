@@ -51,6 +51,7 @@ pub(super) trait State: std::fmt::Debug {
     fn drop_content(&mut self, piece: Piece);
     fn wake(&mut self, at: Nanos);
     fn density(&mut self, on: bool);
+    fn hold(&mut self, launches: Option<u32>);
     fn drop_unwritten(&mut self);
     fn leave_on_host(&mut self, block: Block, stays: bool);
     fn bring_back(&mut self);
@@ -145,6 +146,10 @@ impl State for Model<'_> {
 
     fn density(&mut self, on: bool) {
         self.density = on;
+    }
+
+    fn hold(&mut self, launches: Option<u32>) {
+        self.most_ahead = launches;
     }
 
     fn drop_unwritten(&mut self) {
@@ -325,6 +330,12 @@ impl<'a> Desk<'a> {
     /// Asks for [`crate::class::DriverNotice::Wake`] at a time.
     pub fn wake_at(&mut self, at: Nanos) {
         self.model.wake(at);
+    }
+
+    /// Has the host wait with a launch while it is so many launches ahead of the device, as a
+    /// library in the program can; with none, it waits only where the driver's queue is full.
+    pub fn hold_host(&mut self, launches: Option<u32>) {
+        self.model.hold(launches);
     }
 
     /// Switches the driver's density prefetch (module parameter

@@ -71,7 +71,9 @@ impl Host {
         };
         match step {
             Step::Launch(launch) => {
-                if self.ahead >= model.machine.launch_queue.max(1) {
+                let queue = model.machine.launch_queue;
+                let most = model.most_ahead.map_or(queue, |held| held.min(queue));
+                if self.ahead >= most.max(1) {
                     return Move::Waits;
                 }
                 self.ahead += 1;

@@ -121,6 +121,8 @@ pub(crate) struct Model<'p> {
     lane_local: Lane,
     /// The driver's density prefetch is on.
     density: bool,
+    /// Where a policy holds the host: most launches that it is ahead.
+    most_ahead: Option<u32>,
     /// Parts of a victim that no launch has written are dropped.
     drops_unwritten: bool,
     /// What the running launch had and loses comes back before its end.
@@ -162,6 +164,7 @@ impl<'p> Model<'p> {
             lane_out: Lane::new(machine.link_out),
             lane_local: Lane::new(machine.link_in),
             density: true,
+            most_ahead: None,
             drops_unwritten: false,
             brings_back: false,
             uses_both_tiers: false,

@@ -315,6 +315,7 @@ impl Steering {
             self.carry_out(command, desk);
         }
         self.commands = commands;
+        desk.hold_host(self.engine.run_ahead());
         if let Some(at) = self.engine.next_wakeup() {
             self.wake(desk, Nanos::from_micros(at.0).max(desk.now()));
         }

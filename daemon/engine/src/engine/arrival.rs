@@ -112,6 +112,7 @@ impl Engine {
             .window
             .push((position, exec), (seq, stream), access, arguments);
         if idle {
+            self.run_ahead.idled(self.pace.since_us(self.now));
             self.pace.began(self.now);
             self.started();
         }

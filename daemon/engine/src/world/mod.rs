@@ -28,6 +28,7 @@ use crate::decision::{Decisions, Fate, Step};
 use crate::event::{Cause, Direction};
 use crate::policy::budget_reserve;
 use crate::profile::ON_HOST;
+use crate::run_ahead::Left;
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Micros, Range, Seq, StreamId, TICKS};
 use crate::usefulness::{Share, Usefulness};
@@ -80,6 +81,8 @@ pub(crate) struct World {
     /// The driver evicted, or more is known to be used than fits, or where nobody would tell, all
     /// frames were taken.
     pub was_full: bool,
+    /// What left the device of late.
+    pub left: Left,
     /// Since which launch all that is used fits, as far as known.
     pub fits_since: Option<u64>,
     /// Bytes of blocks that launches used there.
@@ -95,7 +98,7 @@ pub(crate) struct World {
     refusals: BTreeSet<(u64, u32)>,
     /// Parts of the policy that are left out.
     pub without: Without,
-    discard: bool,
+    pub discard: bool,
     inflight_bytes: u64,
     block_limit: usize,
 }
@@ -122,6 +125,7 @@ impl World {
             enforce: config.enforce,
             remote: config.remote,
             was_full: false,
+            left: Left::default(),
             fits_since: None,
             remote_bytes: 0,
             use_on_host: config.use_on_host,
@@ -264,6 +268,10 @@ impl World {
             }
             let block = self.blocks.get_mut(slot);
             let residency = block.residency;
+            if direction == Direction::Out {
+                let useless = block.pool && !block.content;
+                self.left.count(overlap, useless, self.capacity);
+            }
             match direction {
                 Direction::In => {
                     let there = u64::from(block.device_bytes) + overlap;
