@@ -36,4 +36,33 @@ mod tests {
         let outcome = checks::outcome(&builder.finish(), &ENTRY, 32);
         assert_eq!(blocks_in(&outcome.first().totals), 2);
     }
+
+    #[test]
+    fn a_host_that_waits_is_handed_out_less_that_could_not_be_dropped() {
+        const WEIGHTS: u64 = 50;
+        const SCRATCH: u64 = 30;
+        let mut builder = ProgramBuilder::new("scratch");
+        let all = blocks(0, WEIGHTS + SCRATCH);
+        let (weights, scratch) = (blocks(0, WEIGHTS), blocks(WEIGHTS, SCRATCH));
+        builder.alloc(all.address, all.bytes).unwrap();
+        builder.use_(weights.address, weights.bytes).unwrap();
+        // The host is done with these long before the device is.
+        for iteration in 0..40 {
+            builder.iteration(iteration).unwrap();
+            builder.use_(scratch.address, scratch.bytes).unwrap();
+            let time = Nanos::from_micros(2_000);
+            for part in 0..SCRATCH {
+                let part = blocks(WEIGHTS + part, 1);
+                launch(&mut builder, "write", time, &[], &[part]);
+            }
+            builder.unuse(scratch.address).unwrap();
+            for part in 0..WEIGHTS {
+                launch(&mut builder, "read", time, &[blocks(part, 1)], &[]);
+            }
+        }
+        // By the thirteenth turn the device has come to what was launched before the host waited.
+        let outcome = checks::outcome(&builder.finish(), &ENTRY, 64);
+        let [early, late] = [8, 30].map(|turn| blocks_in(&outcome.iterations[turn].totals));
+        assert!(3 * late <= 2 * early, "{late} blocks, {early} before");
+    }
 }
