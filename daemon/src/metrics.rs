@@ -33,7 +33,7 @@ const MIGRATION_LABELS: [&str; 4] = ["gpu", "session", "direction", "cause"];
 type Value = fn(&SessionView) -> u64;
 
 /// Counters of a session: name, help, where the figure is.
-const COUNTERS: [(&str, &str, Value); 26] = [
+const COUNTERS: [(&str, &str, Value); 25] = [
     (
         "oversub_events_total",
         "Events that the engine has taken in.",
@@ -86,11 +86,6 @@ const COUNTERS: [(&str, &str, Value); 26] = [
         "oversub_held_launches_total",
         "Launches after which the program waited, so as not to get far ahead of the device.",
         |v| v.held_launches,
-    ),
-    (
-        "oversub_held_microseconds_total",
-        "Microseconds that the program waited after launches.",
-        |v| v.held_us,
     ),
     (
         "oversub_prefetch_issued_bytes_total",
