@@ -50,8 +50,8 @@ impl World {
         // What died since the last launch was over has left its frame already, but was counted
         // when that launch was over, as was its like a cycle ago.
         let last = self.history.live_after(floor - 1);
-        let since = last.map_or(0, |last| i64::from(last) - self.blocks.live() as i64);
-        (i64::from(peak) - i64::from(before) + since).max(0)
+        let died = last.map_or(0, |last| u64::from(last).saturating_sub(self.blocks.live()));
+        i64::from(peak) - i64::from(before) + died as i64
     }
 
     /// Moment of the next launch that uses a block, queued or predicted.
