@@ -103,11 +103,13 @@ impl World {
     /// Moment at which a resident block is taken to be used again: `next`, as of
     /// [`World::next_use`], but where the cycle is often wrong of it, its own even distances
     /// count as well. Where nobody tells what is dead, what the cycle leaves out mostly is, and
-    /// distances say no more than when the memory is used for something else.
+    /// distances say no more than when the memory is used for something else. What has no content
+    /// yet is there to be born, so that it stays for when it came: taken to be used later, it
+    /// would leave and come again all the time.
     pub(crate) fn reuse(&self, slot: u32, next: u64) -> u64 {
         let block = self.blocks.get(slot);
         let queued = block.uses.at_or_after(self.moment()).is_some();
-        if queued || block.surprised > 0 || !block.pool {
+        if queued || block.surprised > 0 || !block.pool || !block.content {
             return next;
         }
         let foretold = Some(next).filter(|&next| next != NEVER);

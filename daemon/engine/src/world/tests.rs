@@ -155,6 +155,12 @@ fn a_block_that_the_cycle_is_wrong_of_is_kept_for_its_own_next_turn() {
     world.blocks.get_mut(other).last_used = 1200;
     assert_eq!(world.reuse(other, NEVER), NEVER, "it may be dead");
     world.blocks.get_mut(other).pool = true;
+    assert_eq!(
+        world.reuse(other, NEVER),
+        NEVER,
+        "there is no content to keep"
+    );
+    world.blocks.get_mut(other).content = true;
     assert_eq!(world.reuse(other, NEVER), 1300 * TICKS);
     world.blocks.get_mut(other).surprised = 1205 * TICKS;
     assert_eq!(world.reuse(other, NEVER), NEVER, "faults tell of it");
