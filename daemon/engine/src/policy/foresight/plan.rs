@@ -159,14 +159,28 @@ fn make_room(
             };
             growth = Some((key, births));
             let spare = have - reserve;
+            let need = if spare < births {
+                // The first of them that finds no frame free; those that are not known yet come
+                // behind all that is queued.
+                let births = &policy.ranks.births;
+                let first = births.nth(spare.max(0) as usize);
+                Some(first.map_or(u64::MAX, |(at, _)| at))
+            } else {
+                fetches.get((spare - births) as usize).copied()
+            };
+            // Its frame is free for nothing before it is missed.
+            if repeats && dies.zip(need).is_some_and(|(dies, need)| dies < need) {
+                policy.ranks.take_out(slot);
+                continue;
+            }
             because = if spare < births {
                 Reason::Births.into()
             } else if !steering {
                 return withheld(policy);
             } else {
-                match fetches.get((spare - births) as usize) {
+                match need {
                     None => return Stop::Enough,
-                    Some(&at) if policy.reach.allows(floor, at, key) => {
+                    Some(at) if policy.reach.allows(floor, at, key) => {
                         Reason::Exchange.for_need(Some(at))
                     }
                     Some(_) => return Stop::NotSoonEnough,
