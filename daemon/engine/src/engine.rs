@@ -193,6 +193,7 @@ impl Engine {
         let world = &mut self.world;
         world.was_full |= !world.probes && world.free_frames(world.capacity) <= 0;
         world.launch_us = self.pace.launch_us();
+        world.since_us = self.pace.since_us(self.now);
         let stride = self.pace.stride();
         world.running_end = world.window.running_end(stride);
         // An eviction takes effect behind those under way: what begins until then counts

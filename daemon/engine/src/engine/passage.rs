@@ -96,6 +96,7 @@ impl Engine {
             self.slots = slots;
             let live = self.world.blocks.live();
             self.world.history.set_live(launch.position, live);
+            self.world.history.set_over(launch.position, self.now);
             self.started();
         }
         if passed > 0 {

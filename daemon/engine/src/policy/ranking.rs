@@ -107,6 +107,19 @@ impl Order {
         runs.flat_map(|run| run.entries.iter().copied()).skip(at)
     }
 
+    /// How many have a key below this one.
+    pub(crate) fn below(&self, key: u64) -> usize {
+        let entry = (key, 0);
+        let mut count = 0;
+        for run in &self.runs {
+            if run.last >= entry {
+                return count + run.entries.partition_point(|other| *other < entry);
+            }
+            count += run.entries.len();
+        }
+        count
+    }
+
     /// How many others come before a block with this key.
     pub(crate) fn before(&self, key: u64, slot: u32) -> usize {
         let others = self.iter().filter(|&(_, other)| other != slot);

@@ -153,6 +153,12 @@ impl Block {
         self.pool && self.lives == 0
     }
 
+    /// All of it was given back, and nothing of it handed out again since: its frame is free when
+    /// it dies.
+    pub(crate) fn frees(&self) -> bool {
+        self.pool && self.lives > 0 && self.ends == self.lives && self.breaks.count_ones() == 1
+    }
+
     /// A part of it was taken back, which the device may still use.
     pub(crate) fn end_part(&mut self, newest: u64) {
         let bit = 1_u64.checked_shl(self.ends).unwrap_or(0);

@@ -8,6 +8,7 @@ use std::iter;
 
 use super::anchors::Anchors;
 use crate::hash::{Map, mix};
+use crate::units::Micros;
 
 /// Lengths of the contexts by which a lost place is found again, longest first.
 const CONTEXTS: [usize; 3] = [16, 4, 1];
@@ -25,6 +26,8 @@ struct Entry {
     code: u32,
     /// Blocks with content once it was over.
     live: u32,
+    /// When it was over, microseconds, the lower half; 0: not known.
+    over: u32,
     contexts: [u64; CONTEXTS.len()],
 }
 
@@ -132,6 +135,23 @@ impl History {
         }
     }
 
+    /// The launch at `position` was over at this time.
+    pub(crate) fn set_over(&mut self, position: u64, now: Micros) {
+        if let Some(index) = position.checked_sub(self.first)
+            && let Some(entry) = self.ring.get_mut(index as usize)
+        {
+            entry.over = (now.0 as u32).max(1);
+        }
+    }
+
+    /// Microseconds from the end of a launch to that of a later one, at most some 71 minutes; none
+    /// where one of the two is not known.
+    pub(crate) fn between(&self, from: u64, until: u64) -> Option<u64> {
+        let over = |position| self.entry(position).map_or(0, |entry| entry.over);
+        let (from, until) = (over(from), over(until));
+        (from > 0 && until > 0).then(|| until.wrapping_sub(from).into())
+    }
+
     /// Live blocks when the launch at `position` was over, before anything died after it.
     pub(crate) fn live_after(&self, position: u64) -> Option<u32> {
         self.entry(position).map(|entry| entry.live)
@@ -179,6 +199,7 @@ impl History {
             exec,
             code,
             live,
+            over: 0,
             contexts,
         });
         if self.opening.len() < OPENING {

@@ -16,7 +16,7 @@ mod moves;
 pub(crate) mod orders;
 pub(crate) mod progress;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod uses;
 pub(crate) mod visits;
 pub(crate) mod window;
@@ -72,6 +72,8 @@ pub(crate) struct World {
     pub progress: Progress,
     /// Mean time that a launch takes.
     pub launch_us: f64,
+    /// Microseconds since the device passed a launch, or got one when it had none.
+    pub since_us: u64,
     /// Frames that managed memory may fill.
     pub capacity: u64,
     /// Only the engine keeps the capacity.
@@ -121,6 +123,7 @@ impl World {
             guard_end: 0,
             progress: Progress::default(),
             launch_us: 0.0,
+            since_us: 0,
             capacity: config.capacity.0 / BLOCK_BYTES,
             enforce: config.enforce,
             remote: config.remote,

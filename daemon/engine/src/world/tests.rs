@@ -552,16 +552,21 @@ fn handed_out() -> (World, Stats, u32) {
 
 /// Queues a launch that uses nothing.
 fn queue(world: &mut World, seq: u64) {
+    queue_as(world, 0, seq);
+}
+
+/// Queues a launch of this execution ID that uses nothing.
+pub(crate) fn queue_as(world: &mut World, exec: u32, seq: u64) {
     let none: Arc<[Extent]> = Arc::from([]);
     let access = Access {
         set: none.clone(),
         loose: none,
         sweep: None,
     };
-    let position = world.history.push((0, 0), std::iter::empty());
+    let position = world.history.push((exec, 0), std::iter::empty());
     let call = (Seq(seq), StreamId(0));
     let arguments = Arc::from([]);
-    world.window.push((position, 0), call, access, arguments);
+    world.window.push((position, exec), call, access, arguments);
 }
 
 #[test]

@@ -129,6 +129,8 @@ fn make_room(
     let repeats = world.history.lag().is_some();
     let takes_calls = world.takes_calls(Queue::Out, out_limit(world));
     let mut growth = None;
+    let near = policy.ranks.near_births(world, have - reserve);
+    let begun = have;
     while let Some((key, slot)) = policy.ranks.resident.last() {
         // What is about to be used goes only where the budget would break otherwise, and
         // what runs now only where it alone uses more than the budget: then all is ranked
@@ -159,7 +161,12 @@ fn make_room(
             };
             growth = Some((key, births));
             let spare = have - reserve;
-            let need = if spare < births {
+            let near = near
+                .filter(|&(short, at)| have - begun < short && at < key)
+                .map(|(_, at)| at);
+            let need = if near.is_some() {
+                near
+            } else if spare < births {
                 // The first of them that finds no frame free; those that are not known yet come
                 // behind all that is queued.
                 let births = &policy.ranks.births;
@@ -173,7 +180,7 @@ fn make_room(
                 policy.ranks.take_out(slot);
                 continue;
             }
-            because = if spare < births {
+            because = if near.is_some() || spare < births {
                 Reason::Births.into()
             } else if !steering {
                 return withheld(policy);

@@ -2,11 +2,12 @@
 //!
 //! Owns the keys and keeps them true at logarithmic cost per changed block.
 
+use crate::command::Queue;
 use crate::decision::{Standing, launch_at};
 use crate::policy::Stops;
 use crate::policy::ranking::{Keys, Order, Ranking};
 use crate::table::entry;
-use crate::units::TICKS;
+use crate::units::{BLOCK_BYTES, TICKS};
 use crate::world::block::{Block, Residency};
 use crate::world::{NEVER, World};
 
@@ -17,6 +18,10 @@ const UNKNOWN: u64 = 1 << 61;
 const POSITIONS: u64 = 1 << 60;
 /// Births of queued launches for which room is made while nothing is learned.
 const QUEUED_BIRTHS: u64 = 32;
+/// The next births that are looked at one by one.
+const NEAR_BIRTHS: usize = 4096;
+/// Evictions for them begin so many times earlier than the link needs.
+const LEAD: f64 = 2.0;
 /// Overdue keys looked at in one go.
 const OVERDUE: usize = 1024;
 
@@ -42,6 +47,10 @@ pub(crate) struct Ranks {
     /// Blocks on the device in the order in which the driver evicts.
     pub oldest: Ranking,
     prepared: Prepared,
+    /// Blocks on the device that were given back and not handed out again since, by when the
+    /// device comes there.
+    dying: Order,
+    dies: Keys,
     /// The order that each block was last put into, and its key there; none if it was taken out
     /// since.
     places: Vec<Place>,
@@ -148,6 +157,48 @@ impl Ranks {
         growth.max(0)
     }
 
+    /// Births of queued launches that find no frame unless evictions for them begin now, and
+    /// when the last of them comes. `free`: frames that any of them can take. What dies before
+    /// gives its frame back only where it was not handed out again, which a growth does not tell.
+    pub(crate) fn near_births(&self, world: &World, free: i64) -> Option<(i64, u64)> {
+        let lag = world.history.lag()?;
+        let floor = world.floor();
+        let past = |position: u64| position.checked_sub(1 + lag);
+        let over = past(floor);
+        let block_us = BLOCK_BYTES as f64 / world.orders.rate(Queue::Out);
+        let in_time = |frames: i64, wait_us: u64| wait_us as f64 > frames as f64 * LEAD * block_us;
+        let all = self.births.len() as i64 - free;
+        let mut births = self.births.iter().take(NEAR_BIRTHS).peekable();
+        let (mut count, mut most) = (0, None);
+        while let Some((key, _)) = births.next() {
+            count += 1;
+            let launch = key / TICKS;
+            if births
+                .peek()
+                .is_some_and(|&(next, _)| next / TICKS == launch)
+            {
+                continue;
+            }
+            let wait_us = if launch <= floor {
+                Some(0)
+            } else {
+                let between = |(over, until)| world.history.between(over, until);
+                over.zip(past(launch)).and_then(between)
+            };
+            // Later ones wait longer.
+            let wait_us = match wait_us.map(|us| us.saturating_sub(world.since_us)) {
+                Some(wait_us) if !in_time(all, wait_us) => wait_us,
+                _ => break,
+            };
+            let short = count - free - self.dying.below(launch * TICKS) as i64;
+            let urgent = short > 0 && !in_time(short, wait_us);
+            if urgent && most.is_none_or(|(most, _)| short > most) {
+                most = Some((short, key));
+            }
+        }
+        most
+    }
+
     /// Gives a block its place.
     pub(crate) fn rank(&mut self, world: &World, slot: u32) {
         let block = world.blocks.get(slot);
@@ -160,6 +211,16 @@ impl Ranks {
             block.holds_frame() && !block.content && !block.dead() && !block.gone && block.pool;
         self.prepared.set(slot, prepared);
         let here = block.residency == Residency::Device && !block.gone;
+        let dies = world.dies(slot).filter(|_| here && block.frees());
+        let before = self.dies.replace(slot, dies);
+        if before != dies {
+            if let Some(before) = before {
+                self.dying.remove(before, slot);
+            }
+            if let Some(dies) = dies {
+                self.dying.insert(dies, slot);
+            }
+        }
         self.oldest.set(slot, here.then_some(block.migrated));
         self.put(slot, (place, (place != Place::None).then_some(key)));
     }
@@ -241,6 +302,7 @@ impl Ranks {
     pub(crate) fn bytes(&self) -> u64 {
         let orders = [
             &self.resident,
+            &self.dying,
             &self.dead,
             &self.absent,
             &self.births,
@@ -250,7 +312,7 @@ impl Ranks {
         ];
         let flags = self.places.capacity() + self.prepared.is.capacity();
         let orders = orders.into_iter().map(Order::bytes).sum::<u64>();
-        orders + self.oldest.bytes() + self.keys.bytes() + flags as u64
+        orders + self.oldest.bytes() + self.keys.bytes() + self.dies.bytes() + flags as u64
     }
 }
 
@@ -296,7 +358,8 @@ mod tests {
     use crate::decision::Reason;
     use crate::stats::Stats;
     use crate::units::{BLOCK_BYTES, Micros, Range};
-    use crate::{BlockId, Bytes, Config, Operation, PolicyKind};
+    use crate::world::tests::queue_as;
+    use crate::{BlockId, Bytes, Config, Operation, PolicyKind, Seq, StreamId};
 
     /// A world with one block on the host, and that block.
     fn one_block() -> (World, u32) {
@@ -363,5 +426,60 @@ mod tests {
         world.progress.faulted(Micros(1), TICKS - 1);
         ranks.refresh(&mut world);
         assert_eq!(world.usefulness.useful_bytes, BLOCK_BYTES);
+    }
+    /// A world in which eight blocks are born two launches after the running one, which takes so
+    /// long in a cycle of four, and three others die before. The last ones are `again` handed out.
+    fn eight_births(launch_us: u64, again: bool) -> World {
+        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+        let mut world = World::new(&config);
+        let range = |first: u64, count: u64| Range {
+            address: first * BLOCK_BYTES,
+            bytes: count * BLOCK_BYTES,
+        };
+        let [born, dying] = [range(1, 8), range(9, 3)];
+        for (part, residency) in [(born, Residency::Unpopulated), (dying, Residency::Device)] {
+            world.alloc(part, true, residency, &mut Stats::default());
+            world.begin_part(part);
+        }
+        let over = 60;
+        for position in 1..=over + 4 {
+            let exec = position as u32 % 4;
+            if position <= over {
+                world.history.push((exec, 0), std::iter::empty());
+                let at = Micros(1_000 + position * launch_us);
+                world.history.set_over(position, at);
+                continue;
+            }
+            queue_as(&mut world, exec, position - over);
+            if position == over + 1 {
+                world.end_part(dying.address, StreamId(0), Seq(2));
+            }
+        }
+        if again {
+            world.begin_part(dying);
+        }
+        for id in born.blocks() {
+            let slot = world.blocks.find(id).unwrap();
+            world.blocks.will_use(slot, (over + 3) * TICKS, 0, None);
+        }
+        world
+    }
+
+    #[test]
+    fn room_for_births_is_made_when_the_link_needs_the_time_and_not_before() {
+        let near = |launch_us, again, free| {
+            let mut world = eight_births(launch_us, again);
+            assert_eq!((world.floor(), world.history.lag()), (61, Some(4)));
+            let mut ranks = Ranks::default();
+            ranks.refresh(&mut world);
+            assert_eq!(ranks.births.len(), 8);
+            ranks.near_births(&world, free).map(|(short, _)| short)
+        };
+        assert_eq!(near(1, true, 0), Some(8));
+        assert_eq!(near(1, true, 5), Some(3));
+        assert_eq!(near(1, true, 8), None);
+        assert_eq!(near(1, false, 0), Some(5), "three die before");
+        assert_eq!(near(1, false, 5), None);
+        assert_eq!(near(1_000_000, true, 0), None, "there is time");
     }
 }
