@@ -7,7 +7,7 @@ use crate::decision::{Standing, launch_at};
 use crate::policy::Stops;
 use crate::policy::ranking::{Keys, Order, Ranking};
 use crate::table::entry;
-use crate::units::{BLOCK_BYTES, TICKS};
+use crate::units::{BLOCK_BYTES, Micros, TICKS};
 use crate::world::block::{Block, Residency};
 use crate::world::{NEVER, World};
 
@@ -20,6 +20,8 @@ const POSITIONS: u64 = 1 << 60;
 const QUEUED_BIRTHS: u64 = 32;
 /// The next births that are looked at one by one.
 const NEAR_BIRTHS: usize = 4096;
+/// But not more often than this, microseconds: a few times what the link takes for a block.
+const NEAR_EVERY_US: u64 = 500;
 /// Evictions for them begin so many times earlier than the link needs.
 const LEAD: f64 = 2.0;
 /// Overdue keys looked at in one go.
@@ -51,6 +53,7 @@ pub(crate) struct Ranks {
     /// device comes there.
     dying: Order,
     dies: Keys,
+    near: Near,
     /// The order that each block was last put into, and its key there; none if it was taken out
     /// since.
     places: Vec<Place>,
@@ -93,6 +96,14 @@ impl Prepared {
         let was = std::mem::replace(entry(&mut self.is, slot, false), prepared);
         self.count = self.count + u64::from(prepared) - u64::from(was);
     }
+}
+
+/// The births for which evictions are to be under way, when they were last looked at.
+#[derive(Debug, Default)]
+struct Near {
+    at: Option<Micros>,
+    /// Frames that they need beside those of what dies before, and when the last of them comes.
+    frames: Option<(i64, u64)>,
 }
 
 impl Ranks {
@@ -160,7 +171,19 @@ impl Ranks {
     /// Births of queued launches that find no frame unless evictions for them begin now, and
     /// when the last of them comes. `free`: frames that any of them can take. What dies before
     /// gives its frame back only where it was not handed out again, which a growth does not tell.
-    pub(crate) fn near_births(&self, world: &World, free: i64) -> Option<(i64, u64)> {
+    pub(crate) fn near_births(&mut self, world: &World, free: i64) -> Option<(i64, u64)> {
+        let since = self.near.at.map(|at| world.now.0.saturating_sub(at.0));
+        if since.is_none_or(|since| since >= NEAR_EVERY_US) {
+            let short = self.short_of_births(world, free);
+            let frames = short.map(|(short, at)| (short + free, at));
+            let at = Some(world.now);
+            self.near = Near { at, frames };
+        }
+        let (frames, at) = self.near.frames?;
+        (frames > free).then_some((frames - free, at))
+    }
+
+    fn short_of_births(&self, world: &World, free: i64) -> Option<(i64, u64)> {
         let lag = world.history.lag()?;
         let floor = world.floor();
         let past = |position: u64| position.checked_sub(1 + lag);
@@ -357,7 +380,7 @@ mod tests {
     use super::*;
     use crate::decision::Reason;
     use crate::stats::Stats;
-    use crate::units::{BLOCK_BYTES, Micros, Range};
+    use crate::units::Range;
     use crate::world::tests::queue_as;
     use crate::{BlockId, Bytes, Config, Operation, PolicyKind, Seq, StreamId};
 
