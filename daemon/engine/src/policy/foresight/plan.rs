@@ -129,6 +129,7 @@ fn make_room(
     let repeats = world.history.lag().is_some();
     let takes_calls = world.takes_calls(Queue::Out, out_limit(world));
     let mut growth = None;
+    // What queued births lack comes first; the rest of what is born is known by its growth alone.
     let near = policy.ranks.near_births(world, have - reserve);
     let begun = have;
     while let Some((key, slot)) = policy.ranks.resident.last() {

@@ -183,6 +183,7 @@ impl Ranks {
         (frames > free).then_some((frames - free, at))
     }
 
+    /// As [`Ranks::near_births`], as of now.
     fn short_of_births(&self, world: &World, free: i64) -> Option<(i64, u64)> {
         let lag = world.history.lag()?;
         let floor = world.floor();
