@@ -21,12 +21,19 @@ struct Device {
     room: usize,
     /// The longest there first.
     resident: VecDeque<u64>,
+    /// Blocks that the driver evicted.
+    evicted: u64,
 }
 
 impl Device {
     fn new(room: usize) -> Self {
         let resident = VecDeque::new();
-        Self { room, resident }
+        let evicted = 0;
+        Self {
+            room,
+            resident,
+            evicted,
+        }
     }
 
     /// A launch comes to a block, which may fault.
@@ -53,6 +60,7 @@ impl Device {
     /// Gives a block a frame, for which the driver may have to evict another.
     fn arrive(&mut self, engine: &mut Engine, now: u64, number: u64) {
         if self.resident.len() == self.room {
+            self.evicted += 1;
             let evicted = Event::Migration {
                 range: blocks(self.resident.pop_front().unwrap(), 1),
                 direction: Direction::Out,
@@ -220,8 +228,14 @@ impl Ahead {
         config.link_bytes_per_us = 1_000.0;
         let mut engine = Engine::new(config).unwrap();
         let all = [(parts, true), (kept, false)];
+        let mut obtained_until = 0;
         for (ranges, pool) in all {
             for &(first, count) in ranges {
+                if first < obtained_until {
+                    // A part of a turn that is handed out twice.
+                    continue;
+                }
+                obtained_until = first + count;
                 let obtained = Event::Alloc {
                     range: blocks(first, count),
                     pool,
@@ -337,4 +351,20 @@ fn what_is_dead_before_its_frame_is_missed_is_not_moved_out() {
     let parts = [(0, 300), (300, 500)];
     let kept = [(800, 200)];
     no_part_leaves_after(4, Ahead::new(640, &parts, &kept, 5_000_000));
+}
+
+#[test]
+fn births_find_frames_though_the_frames_of_the_dead_stay_with_what_is_born_again() {
+    // The first part is handed out again before the device comes to the second one.
+    let parts = [(0, 100), (100, 300), (0, 100)];
+    let mut program = Ahead::new(640, &parts, &[(400, 400)], 5_000_000);
+    for turn in 0..8 {
+        let before = program.device.evicted;
+        program.turn();
+        let evicted = program.device.evicted - before;
+        if turn >= 2 {
+            assert_eq!((evicted, &program.left[..]), (0, &[][..]), "turn {turn}");
+        }
+        program.left.clear();
+    }
 }

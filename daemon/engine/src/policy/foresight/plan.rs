@@ -349,6 +349,7 @@ fn fetch(
     let limit = world.inflight_limit(Queue::In);
     let takes_calls = world.takes_calls(Queue::In, limit);
     let mut growth = None;
+    let near = policy.ranks.near_births(world, 0);
     loop {
         if !policy.breaker.allows(&world.usefulness, world.capacity) {
             return withheld(policy);
@@ -388,7 +389,11 @@ fn fetch(
             // Blocks that are born before will need frames; what dies gives some back.
             let births = match growth {
                 Some((until, births)) if until == key => births,
-                _ => policy.ranks.unmet_births(world, key) - policy.ranks.dead.len() as i64,
+                _ => {
+                    let near = near.filter(|&(_, at)| at < key).map_or(0, |near| near.0);
+                    let births = policy.ranks.unmet_births(world, key).max(near);
+                    births - policy.ranks.dead.len() as i64
+                }
             };
             growth = Some((key, births));
             if spare <= births {

@@ -20,7 +20,7 @@ const POSITIONS: u64 = 1 << 60;
 const QUEUED_BIRTHS: u64 = 32;
 /// The next births that are looked at one by one.
 const NEAR_BIRTHS: usize = 4096;
-/// But not more often than this, microseconds: a few times what the link takes for a block.
+/// They are looked at no more often than this, microseconds: some times what a block takes.
 const NEAR_EVERY_US: u64 = 500;
 /// Evictions for them begin so many times earlier than the link needs.
 const LEAD: f64 = 2.0;
@@ -451,6 +451,7 @@ mod tests {
         ranks.refresh(&mut world);
         assert_eq!(world.usefulness.useful_bytes, BLOCK_BYTES);
     }
+
     /// A world in which eight blocks are born two launches after the running one, which takes so
     /// long in a cycle of four, and three others die before. The last ones are `again` handed out.
     fn eight_births(launch_us: u64, again: bool) -> World {
