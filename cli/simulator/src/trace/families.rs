@@ -428,6 +428,7 @@ fn rows(writer: &mut Writer) -> Result<(), BuildError> {
             writer.indexed = Some(Indexed {
                 pages: count * pages,
                 leaves: count * leaves,
+                bytes: None,
             });
             writer.pointers = Some(vec![table.address, output.address]);
             if updates && launch % 2 == 1 {

@@ -7,7 +7,9 @@
 //!
 //! - Indexed are the regions that are runs of whole blocks and not just one part that the
 //!   allocator handed out (a dense operand is), except blocks that another region shares. Where
-//!   there are none, every block of a table is touched: it is the largest of the parts.
+//!   there are none, every block of a table is touched: it is the largest of the parts. So it is of
+//!   each part that is larger than all that the launch moves (`by`): a launch that looks up rows of
+//!   several tables touches every block of the small ones.
 //! - All pages of the launch are spread over these blocks alone, evenly. Where they would not
 //!   fit, the blocks are used whole.
 //! - A page of 4 KiB counts whole, though a row may be a few sectors of it.
@@ -28,6 +30,8 @@ pub struct Indexed {
     pub pages: u64,
     /// Leaves of 64 KiB that hold it.
     pub leaves: u64,
+    /// Bytes that the launch moves to and from device memory, all in all, where that is known.
+    pub bytes: Option<u64>,
 }
 
 /// Scratch space, reused from launch to launch.
@@ -61,6 +65,11 @@ impl Thinner {
         let mut largest: Option<Region> = None;
         for region in regions.filter(|region| region.bytes > 0) {
             let whole = (region.address | region.bytes).is_multiple_of(BLOCK_BYTES);
+            let dense = indexed.bytes.is_none_or(|bytes| region.bytes <= bytes);
+            if is_part(region) && !dense {
+                self.runs.push(blocks_of(region));
+                continue;
+            }
             if !is_part(region) {
                 let into = if whole {
                     &mut self.runs
@@ -206,6 +215,7 @@ mod tests {
         let accesses = thinned(Indexed {
             pages: 23,
             leaves: 12,
+            bytes: None,
         });
         let used = used(&accesses);
         let (leaves, pages) = used[..5].iter().fold((0, 0), |(leaves, pages), one| {
@@ -231,6 +241,7 @@ mod tests {
         let indexed = Indexed {
             pages: 30,
             leaves: 12,
+            bytes: None,
         };
         // Read and written: the same region twice.
         let regions = [indices, table, table].into_iter();
@@ -249,14 +260,34 @@ mod tests {
     }
 
     #[test]
+    fn parts_larger_than_all_that_the_launch_moves_are_tables_too() {
+        let mut indexed = Indexed {
+            pages: 24,
+            leaves: 24,
+            bytes: Some(2 * BLOCK_BYTES),
+        };
+        let accesses = thinned(indexed);
+        assert_eq!(used(&accesses)[6..], [(32, 512); 2], "it may be used whole");
+        indexed.bytes = Some(2 * BLOCK_BYTES - 1);
+        let accesses = thinned(indexed);
+        let used = used(&accesses);
+        let leaves = [&used[..5], &used[6..]].concat();
+        let leaves = leaves.iter().map(|one| u64::from(one.0));
+        assert_eq!(leaves.sum::<u64>(), indexed.leaves);
+        assert!(used[6].0 < 32 && used[7].0 < 32);
+    }
+
+    #[test]
     fn a_launch_that_uses_less_uses_some_of_the_same_leaves() {
         let many = thinned(Indexed {
             pages: 200,
             leaves: 60,
+            bytes: None,
         });
         let few = thinned(Indexed {
             pages: 5,
             leaves: 5,
+            bytes: None,
         });
         for (many, few) in many.iter().zip(&few) {
             assert!(many.leaves.covers(few.leaves));
@@ -276,6 +307,7 @@ mod tests {
             let indexed = Indexed {
                 pages: leaves,
                 leaves,
+                bytes: None,
             };
             let addresses = [region.address];
             let regions = std::iter::once(region);
@@ -302,6 +334,7 @@ mod tests {
         let accesses = thinned(Indexed {
             pages: 512 * 6,
             leaves: 32 * 6,
+            bytes: None,
         });
         assert_eq!(used(&accesses), [(32, 512); 8]);
     }

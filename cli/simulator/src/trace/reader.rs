@@ -268,6 +268,8 @@ struct Kernel<'a> {
     #[serde(default)]
     sp: Option<(u64, u64)>,
     #[serde(default)]
+    by: Option<f64>,
+    #[serde(default)]
     sync: u64,
     #[serde(default)]
     v: u64,
@@ -370,7 +372,11 @@ impl Events {
             reads: &self.reads,
             writes: &self.writes,
             pointers: event.p.as_deref(),
-            indexed: event.sp.map(|(pages, leaves)| Indexed { pages, leaves }),
+            indexed: event.sp.map(|(pages, leaves)| Indexed {
+                pages,
+                leaves,
+                bytes: event.by.map(|bytes| bytes as u64),
+            }),
         })?;
         self.launches += 1;
         Ok(())

@@ -203,7 +203,7 @@ impl World {
             return;
         }
         if let Some(segment) = self.memory.allocation_at(range.address) {
-            self.visits.renewed(segment.range.address);
+            self.visits.renewed(segment.range.address, range);
         }
         let born = self.history.head();
         for id in self.memory.tracked(range).blocks() {

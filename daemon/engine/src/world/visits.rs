@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::churn::Churn;
 use crate::hash::Map;
 use crate::profile::ON_HOST;
-use crate::units::{BLOCK_BYTES, Micros};
+use crate::units::{BLOCK_BYTES, Micros, Range};
 
 /// Visits from which it can be told where they lie over a turn of the program or more: they
 /// then show all that it does with those blocks.
@@ -36,6 +36,11 @@ const OBJECTS: usize = 1 << 14;
 /// Less than one in so many bytes of them is little.
 const THIN: u64 = 2;
 
+/// Most ranges handed out anew that are remembered one by one.
+const RENEWED: usize = 256;
+/// An allocation of which one in so many blocks was handed out anew is another.
+const RENEWED_SHARE: u64 = 2;
+
 /// Whether an allocation's content stays on the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Stay {
@@ -44,7 +49,7 @@ pub(crate) enum Stay {
     Migrates,
     /// It does.
     Stays,
-    /// It does, and memory was handed out anew there.
+    /// It does, and memory was handed out anew in much of it.
     Renewed,
     /// It did, and faults bring it for a while.
     Compared,
@@ -65,6 +70,8 @@ pub(crate) struct Visit {
     stay: Stay,
     /// It stayed on the host in an earlier run.
     expected: bool,
+    /// Blocks that migrate though it stays: memory was handed out anew there.
+    migrate: u64,
 }
 
 impl Visit {
@@ -112,6 +119,8 @@ pub(crate) struct Visits {
     missed: Vec<u64>,
     /// Names of those that stayed when they were given back, at most [`ON_HOST`].
     stayed: BTreeSet<u64>,
+    /// Memory that was handed out anew in allocations that stay, at most [`RENEWED`].
+    renewed: Vec<(u64, Range)>,
 }
 
 impl Visits {
@@ -235,6 +244,7 @@ impl Visits {
     pub(crate) fn set(&mut self, address: u64, stay: Stay) {
         let visit = self.by_allocation.entry(address).or_default();
         visit.stay = stay;
+        visit.migrate = 0;
         visit.clear();
     }
 
@@ -261,16 +271,38 @@ impl Visits {
     }
 
     /// Memory is handed out in this allocation.
-    pub(crate) fn renewed(&mut self, address: u64) {
-        if let Some(visit) = self.by_allocation.get_mut(&address) {
-            visit.stay = match visit.stay {
-                Stay::Migrates | Stay::Compared => Stay::Migrates,
-                Stay::Stays | Stay::Renewed => Stay::Renewed,
-            };
+    pub(crate) fn renewed(&mut self, address: u64, range: Range) {
+        let Some(visit) = self.by_allocation.get_mut(&address) else {
+            return;
+        };
+        if visit.stay != Stay::Stays {
+            return;
+        }
+        if self.renewed.len() < RENEWED {
+            self.renewed.push((address, range));
+        } else {
+            visit.stay = Stay::Renewed;
         }
     }
 
-    /// An allocation that stays though memory was handed out anew there.
+    /// What was handed out anew in allocations that stay.
+    pub(crate) fn take_renewed(&mut self) -> Vec<(u64, Range)> {
+        std::mem::take(&mut self.renewed)
+    }
+
+    /// So many of an allocation's blocks migrate henceforth though it stays; where those that do are much
+    /// of it by now, it is another.
+    pub(crate) fn migrate(&mut self, address: u64, more: u64, blocks: u64) {
+        let Some(visit) = self.by_allocation.get_mut(&address) else {
+            return;
+        };
+        visit.migrate += more;
+        if visit.migrate * RENEWED_SHARE >= blocks {
+            visit.stay = Stay::Renewed;
+        }
+    }
+
+    /// An allocation that stays though memory was handed out anew in much of it.
     pub(crate) fn first_renewed(&self) -> Option<u64> {
         let mut all = self.by_allocation.iter();
         all.find(|(_, visit)| visit.stay == Stay::Renewed)

@@ -156,6 +156,7 @@ impl Case {
                 spec.indexed = (launch.part == Part::Indexed).then_some(Indexed {
                     pages: u64::from(LEAVES * LEAF_PAGES / 2),
                     leaves: u64::from(LEAVES),
+                    bytes: None,
                 });
                 builder.launch(spec).expect("launch");
             }

@@ -302,6 +302,7 @@ fn sparse_use_on_the_host_costs_what_is_used() {
             spec.indexed = Some(Indexed {
                 pages: 4,
                 leaves: 4,
+                bytes: None,
             });
             builder.launch(spec).expect("launch");
         }

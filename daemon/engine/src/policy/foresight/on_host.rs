@@ -194,6 +194,7 @@ impl OnHost {
         if !world.use_on_host || !world.probes {
             return;
         }
+        renew(now, world, stats, commands);
         if let Some(address) = world.visits.first_renewed() {
             self.forget(address);
             world.visits.set(address, Stay::Migrates);
@@ -578,6 +579,27 @@ fn coldest(world: &World, visited: &[(u64, f64)]) -> Vec<u64> {
     let all = visited.iter().zip(&counts);
     let cold = all.filter(|(_, one)| !fit || !is_hot(one));
     cold.map(|((address, _), _)| *address).collect()
+}
+
+/// Memory that was handed out anew migrates: who uses it now may use all of it. A few blocks of a
+/// table's segment, behind its end, say nothing of the table.
+fn renew(now: Micros, world: &mut World, stats: &mut Stats, commands: &mut Vec<Command>) {
+    for (address, range) in world.visits.take_renewed() {
+        let Some(allocation) = world.memory.allocation_at(address) else {
+            continue;
+        };
+        let blocks = allocation.tracked_bytes.div_ceil(BLOCK_BYTES);
+        let mut more = 0;
+        for id in world.memory.tracked(range).blocks() {
+            let found = world.blocks.find(id);
+            if let Some(slot) = found.filter(|&slot| world.blocks.get(slot).stays) {
+                let operation = Operation::LetMigrate;
+                world.order(now, operation, slot, Reason::Renewed, stats, commands);
+                more += 1;
+            }
+        }
+        world.visits.migrate(address, more, blocks);
+    }
 }
 
 fn let_migrate(
