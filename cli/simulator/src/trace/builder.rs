@@ -533,14 +533,18 @@ impl ProgramBuilder {
         })?;
         if let Some(indexed) = indexed {
             let (parts, allocations) = (&self.parts, &self.allocations);
-            let is_part = |region: Region| {
-                let end = Some(&region.end());
-                parts.get(&region.address) == end || allocations.get(&region.address) == end
+            let holds = |regions: &BTreeMap<u64, u64>, region: Region| {
+                let (&address, &end) = regions.range(..=region.address).next_back()?;
+                (region.end() <= end).then(|| Region {
+                    address,
+                    bytes: end - address,
+                })
             };
+            let part_of = |region| holds(parts, region).or_else(|| holds(allocations, region));
             let regions = reads.iter().chain(writes).copied();
             let thinned = &mut self.thinned;
             self.thinner
-                .thin(accesses, regions, is_part, addresses, indexed, thinned);
+                .thin(accesses, regions, part_of, addresses, indexed, thinned);
             for block in self.thinned.drain(..) {
                 self.indexed[block.index()] = true;
             }

@@ -5,11 +5,12 @@
 //! what is used ([`Indexed`]); it says neither which regions of the launch those are, nor where
 //! the pages lie. What is read out of that, so that at no place less is used than the trace says:
 //!
-//! - Indexed are the regions that are runs of whole blocks and not just one part that the
-//!   allocator handed out (a dense operand is), except blocks that another region shares. Where
+//! - Indexed are the regions that are runs of whole blocks, or what of these lies in the table, and
+//!   not just one part that the allocator handed out (a dense operand is), except blocks that
+//!   another region shares. Where
 //!   there are none, every block of a table is touched: it is the largest of the parts. So it is of
-//!   each part that is larger than all that the launch moves (`by`): a launch that looks up rows of
-//!   several tables touches every block of the small ones.
+//!   the largest parts as long as those that remain are more than the launch moves (`by`): a launch
+//!   that looks up rows of several tables touches every block of the small ones.
 //! - All pages of the launch are spread over these blocks alone, evenly. Where they would not
 //!   fit, the blocks are used whole.
 //! - A page of 4 KiB counts whole, though a row may be a few sectors of it.
@@ -39,6 +40,8 @@ pub struct Indexed {
 pub(super) struct Thinner {
     /// Blocks of runs, by address over 2 MiB, ends exclusive.
     runs: Vec<(u64, u64)>,
+    /// Regions that the allocator handed out as one.
+    parts: Vec<Region>,
     /// Blocks of all other regions.
     others: Vec<(u64, u64)>,
     /// Accesses to be thinned, by index.
@@ -48,48 +51,48 @@ pub(super) struct Thinner {
 }
 
 impl Thinner {
-    /// Leaves of a launch's accesses what its indexed ones use. `is_part` tells a region that
-    /// the allocator, or the driver, handed out as one; `addresses` are the blocks'. Appends
+    /// Leaves of a launch's accesses what its indexed ones use. `part_of` tells what the allocator,
+    /// or the driver, handed out as one that holds a region; `addresses` are the blocks'. Appends
     /// the blocks of which less is used for it.
     pub fn thin(
         &mut self,
         accesses: &mut [Access],
         regions: impl Iterator<Item = Region>,
-        is_part: impl Fn(Region) -> bool,
+        part_of: impl Fn(Region) -> Option<Region>,
         addresses: &[u64],
         indexed: Indexed,
         thinned: &mut Vec<Block>,
     ) {
         self.runs.clear();
         self.others.clear();
-        let mut largest: Option<Region> = None;
+        self.parts.clear();
         for region in regions.filter(|region| region.bytes > 0) {
-            let whole = (region.address | region.bytes).is_multiple_of(BLOCK_BYTES);
-            let dense = indexed.bytes.is_none_or(|bytes| region.bytes <= bytes);
-            if is_part(region) && !dense {
+            let part = part_of(region);
+            let bounds = |at: u64| {
+                at.is_multiple_of(BLOCK_BYTES)
+                    || part.is_some_and(|part| at == part.address || at == part.end())
+            };
+            if part == Some(region) {
+                self.parts.push(region);
+            } else if bounds(region.address) && bounds(region.end()) {
                 self.runs.push(blocks_of(region));
-                continue;
+            } else {
+                self.others.push(blocks_of(region));
             }
-            if !is_part(region) {
-                let into = if whole {
-                    &mut self.runs
-                } else {
-                    &mut self.others
-                };
-                into.push(blocks_of(region));
-                continue;
-            }
-            if largest.is_none_or(|largest| largest.bytes < region.bytes) {
-                largest = Some(region);
-            }
-            self.others.push(blocks_of(region));
         }
-        if self.runs.is_empty()
-            && let Some(table) = largest.map(blocks_of)
+        self.parts
+            .sort_unstable_by_key(|part| (part.bytes, part.address));
+        let mut dense: u64 = self.parts.iter().map(|part| part.bytes).sum();
+        while let Some(&largest) = self.parts.last()
+            && (self.runs.is_empty() || indexed.bytes.is_some_and(|bytes| dense > bytes))
         {
-            self.others.retain(|&other| other != table);
-            self.runs.push(table);
+            // It may be read and written.
+            self.parts.retain(|part| *part != largest);
+            dense = self.parts.iter().map(|part| part.bytes).sum();
+            self.runs.push(blocks_of(largest));
         }
+        self.others
+            .extend(self.parts.iter().copied().map(blocks_of));
         merge(&mut self.runs);
         merge(&mut self.others);
         self.chosen.clear();
@@ -194,7 +197,7 @@ mod tests {
         Thinner::default().thin(
             &mut accesses,
             regions.into_iter(),
-            |region| region == part,
+            |region| Some(part).filter(|part| region == *part),
             &addresses,
             indexed,
             &mut thinned,
@@ -245,11 +248,11 @@ mod tests {
         };
         // Read and written: the same region twice.
         let regions = [indices, table, table].into_iter();
-        let (is_part, thinned) = (|_| true, &mut Vec::new());
+        let (part_of, thinned) = (Some, &mut Vec::new());
         Thinner::default().thin(
             &mut accesses,
             regions,
-            is_part,
+            part_of,
             &addresses,
             indexed,
             thinned,
@@ -315,7 +318,7 @@ mod tests {
             thinner.thin(
                 &mut accesses,
                 regions,
-                |_| false,
+                |_| None,
                 &addresses,
                 indexed,
                 thinned,
