@@ -113,12 +113,25 @@ impl Lookups {
     }
 
     fn hand_out(&mut self) {
+        self.hand_out_blocks(0..BLOCKS);
+    }
+
+    fn hand_out_blocks(&mut self, blocks: std::ops::Range<u64>) {
         let range = Range {
-            address: TABLE,
-            bytes: BLOCKS * BLOCK_BYTES,
+            address: TABLE + blocks.start * BLOCK_BYTES,
+            bytes: (blocks.end - blocks.start) * BLOCK_BYTES,
         };
         let seq = Seq(self.launches + 1);
         self.tell(&Event::Use { range, seq });
+    }
+
+    /// What begins at that block is given back.
+    fn take_back(&mut self, block: u64) {
+        self.tell(&Event::Unuse {
+            address: TABLE + block * BLOCK_BYTES,
+            stream: STREAM,
+            seq: Seq(self.launches + 1),
+        });
     }
 
     fn tell(&mut self, event: &Event<'_>) {
@@ -486,15 +499,35 @@ fn a_segment_handed_out_anew_migrates_again() {
     let mut lookups = Lookups::new(true);
     lookups.run(400);
     assert_eq!(lookups.on_host(), BLOCKS);
-    let seq = Seq(lookups.launches + 1);
-    lookups.tell(&Event::Unuse {
-        address: TABLE,
-        stream: STREAM,
-        seq,
-    });
+    lookups.take_back(0);
     lookups.hand_out();
     lookups.run(1);
     assert_eq!(lookups.on_host(), 0);
+}
+
+#[test]
+fn of_a_segment_that_is_handed_out_anew_in_part_that_part_migrates_again() {
+    let mut lookups = Lookups::new(true);
+    lookups.take_back(0);
+    let end = BLOCKS - 4;
+    lookups.hand_out_blocks(0..end);
+    lookups.blocks = 0..end;
+    lookups.run(400);
+    assert_eq!(lookups.on_host(), BLOCKS);
+    for _ in 0..BLOCKS {
+        lookups.hand_out_blocks(end..BLOCKS);
+        lookups.run(1);
+        assert_eq!(lookups.on_host(), end, "what lies behind the table");
+        lookups.take_back(end);
+    }
+    lookups.take_back(0);
+    let half = BLOCKS / 2;
+    lookups.hand_out_blocks(0..half - 5);
+    lookups.run(1);
+    assert_eq!(lookups.on_host(), end - (half - 5));
+    lookups.hand_out_blocks(half - 5..half);
+    lookups.run(1);
+    assert_eq!(lookups.on_host(), 0, "half of it is something else");
 }
 
 #[test]

@@ -275,29 +275,36 @@ impl Visits {
         let Some(visit) = self.by_allocation.get_mut(&address) else {
             return;
         };
-        if visit.stay != Stay::Stays {
-            return;
-        }
-        if self.renewed.len() < RENEWED {
-            self.renewed.push((address, range));
-        } else {
-            visit.stay = Stay::Renewed;
-        }
+        visit.stay = match visit.stay {
+            Stay::Migrates | Stay::Renewed => return,
+            stay if self.renewed.len() < RENEWED => {
+                self.renewed.push((address, range));
+                stay
+            }
+            Stay::Stays => Stay::Renewed,
+            Stay::Compared => Stay::Migrates,
+        };
     }
 
-    /// What was handed out anew in allocations that stay.
+    /// What was handed out anew in allocations that stay. Of those that are compared it is kept
+    /// until they do again.
     pub(crate) fn take_renewed(&mut self) -> Vec<(u64, Range)> {
-        std::mem::take(&mut self.renewed)
+        let all = std::mem::take(&mut self.renewed);
+        let compared = |&(address, _): &(u64, Range)| self.is(address, Stay::Compared);
+        let (kept, taken) = all.into_iter().partition(compared);
+        self.renewed = kept;
+        taken
     }
 
-    /// So many of an allocation's blocks migrate henceforth though it stays; where those that do are much
-    /// of it by now, it is another.
+    /// So many more of the so many blocks of an allocation migrate though it stays. Where those that
+    /// do are much of it by now, it is another.
     pub(crate) fn migrate(&mut self, address: u64, more: u64, blocks: u64) {
         let Some(visit) = self.by_allocation.get_mut(&address) else {
             return;
         };
         visit.migrate += more;
-        if visit.migrate * RENEWED_SHARE >= blocks {
+        let stays = visit.stay == Stay::Stays;
+        if stays && visit.migrate * RENEWED_SHARE >= blocks {
             visit.stay = Stay::Renewed;
         }
     }
@@ -489,6 +496,30 @@ mod tests {
             waited.push(now.0 - since.0);
         }
         assert_eq!(waited, [100, 400, 1600]);
+    }
+
+    #[test]
+    fn what_is_handed_out_anew_is_told_of_once_it_stays_again() {
+        let mut visits = Visits::default();
+        let range = Range {
+            address: TABLE + BLOCK_BYTES,
+            bytes: BLOCK_BYTES,
+        };
+        for (stay, told) in [
+            (Stay::Migrates, vec![]),
+            (Stay::Compared, vec![]),
+            (Stay::Stays, vec![(TABLE, range)]),
+        ] {
+            visits.set(TABLE, stay);
+            if stay != Stay::Stays {
+                visits.renewed(TABLE, range);
+            }
+            assert_eq!(visits.take_renewed(), told, "{stay:?}");
+        }
+        for _ in 0..=RENEWED {
+            visits.renewed(TABLE, range);
+        }
+        assert_eq!(visits.first_renewed(), Some(TABLE), "too many to remember");
     }
 
     #[test]
