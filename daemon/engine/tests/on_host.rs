@@ -520,6 +520,13 @@ fn of_a_segment_that_is_handed_out_anew_in_part_that_part_migrates_again() {
         assert_eq!(lookups.on_host(), end, "what lies behind the table");
         lookups.take_back(end);
     }
+    lookups.hand_out_blocks(end..BLOCKS);
+    lookups.run(2_000);
+    assert!(
+        lookups.ordered("let-migrate") > 2 * BLOCKS,
+        "it is compared"
+    );
+    assert_eq!(lookups.on_host(), end, "what still lies there");
     lookups.take_back(0);
     let half = BLOCKS / 2;
     lookups.hand_out_blocks(0..half - 5);

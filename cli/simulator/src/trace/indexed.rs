@@ -5,12 +5,11 @@
 //! what is used ([`Indexed`]); it says neither which regions of the launch those are, nor where
 //! the pages lie. What is read out of that, so that at no place less is used than the trace says:
 //!
-//! - Indexed are the regions that are runs of whole blocks, or what of these lies in the table, and
-//!   not just one part that the allocator handed out (a dense operand is), except blocks that
-//!   another region shares. Where
-//!   there are none, every block of a table is touched: it is the largest of the parts. So it is of
-//!   the largest parts as long as those that remain are more than the launch moves (`by`): a launch
-//!   that looks up rows of several tables touches every block of the small ones.
+//! - Indexed are the regions that are runs of whole blocks, as far as these lie in the table, and not
+//!   just one part that the allocator handed out (a dense operand is), except blocks that another
+//!   region shares. Where there are none, every block of a table is touched: it is the largest of
+//!   the parts. So are the largest ones as long as the others are more than the launch moves (`by`):
+//!   one that looks up rows of several tables touches every block of the small ones.
 //! - All pages of the launch are spread over these blocks alone, evenly. Where they would not
 //!   fit, the blocks are used whole.
 //! - A page of 4 KiB counts whole, though a row may be a few sectors of it.

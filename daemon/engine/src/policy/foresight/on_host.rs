@@ -411,6 +411,7 @@ impl OnHost {
         }
         for &address in &addresses {
             world.visits.set(address, Stay::Compared);
+            remember_renewed(address, world);
             let_migrate(now, address, Reason::Compared, world, stats, commands);
         }
         let trial = Trial {
@@ -599,6 +600,28 @@ fn renew(now: Micros, world: &mut World, stats: &mut Stats, commands: &mut Vec<C
             }
         }
         world.visits.migrate(address, more, blocks);
+    }
+}
+
+/// Of an allocation that stayed, what migrates all the same does so when it stays again.
+fn remember_renewed(address: u64, world: &mut World) {
+    let mut renewed: Vec<Range> = Vec::new();
+    for slot in slots_of(world, address) {
+        let block = world.blocks.get(slot);
+        if block.stays {
+            continue;
+        }
+        let address = block.id.address();
+        match renewed.last_mut() {
+            Some(last) if last.end() == address => last.bytes += BLOCK_BYTES,
+            _ => renewed.push(Range {
+                address,
+                bytes: BLOCK_BYTES,
+            }),
+        }
+    }
+    for range in renewed {
+        world.visits.renewed(address, range);
     }
 }
 
