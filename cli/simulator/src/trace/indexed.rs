@@ -279,6 +279,62 @@ mod tests {
         assert!(used[6].0 < 32 && used[7].0 < 32);
     }
 
+    /// What is used of six blocks, of regions in these parts: first block, and bytes.
+    fn used_of(parts: &[(u64, u64)], regions: &[(u64, u64)], bytes: u64) -> Vec<(u32, u16)> {
+        let at = |&(block, bytes): &(u64, u64)| Region {
+            address: (FIRST + block) * BLOCK_BYTES,
+            bytes,
+        };
+        let addresses: Vec<u64> = (0..6).map(|block| at(&(block, 0)).address).collect();
+        let mut accesses: Vec<Access> = (0..6)
+            .map(|block| Access::whole(Block(block), Leaves::ALL, Mode::Read))
+            .collect();
+        let indexed = Indexed {
+            pages: 6,
+            leaves: 6,
+            bytes: Some(bytes),
+        };
+        let part_of = |region: Region| {
+            let mut parts = parts.iter().map(at);
+            parts.find(|part| part.address <= region.address && region.end() <= part.end())
+        };
+        let (regions, thinned) = (regions.iter().map(at), &mut Vec::new());
+        let mut thinner = Thinner::default();
+        thinner.thin(
+            &mut accesses,
+            regions,
+            part_of,
+            &addresses,
+            indexed,
+            thinned,
+        );
+        used(&accesses)
+    }
+
+    #[test]
+    fn the_last_run_of_a_table_may_end_within_a_block() {
+        let end = BLOCK_BYTES + 4096;
+        let table = (0, 4 * BLOCK_BYTES + 4096);
+        let used = used_of(&[table], &[(0, BLOCK_BYTES), (3, end)], 0);
+        for block in [0, 3, 4] {
+            assert!(used[block].0 < 32, "{block}: {used:?}");
+        }
+        // Not where the table goes on.
+        let used = used_of(&[(0, 6 * BLOCK_BYTES)], &[(0, BLOCK_BYTES), (3, end)], 0);
+        assert_eq!(used[3..5], [(32, 512); 2]);
+    }
+
+    #[test]
+    fn as_many_of_the_largest_parts_are_tables_as_the_launch_cannot_move_whole() {
+        let parts = [1, 2, 3].map(|blocks| (blocks * (blocks - 1) / 2, blocks * BLOCK_BYTES));
+        for (moved, dense) in [(0, 0), (1, 1), (2, 1), (3, 3), (5, 3)] {
+            let used = used_of(&parts, &parts, moved * BLOCK_BYTES);
+            let whole = used.iter().take_while(|one| **one == (32, 512)).count();
+            assert_eq!(whole, dense, "{moved} blocks: {used:?}");
+            assert!(used[dense..].iter().all(|one| one.0 < 32), "{used:?}");
+        }
+    }
+
     #[test]
     fn a_launch_that_uses_less_uses_some_of_the_same_leaves() {
         let many = thinned(Indexed {
