@@ -109,7 +109,7 @@ pub(crate) struct Block {
     pub uses: Uses,
     /// When it last faulted although no launch was expected to use it; 0: never.
     pub surprised: u64,
-    /// How often in a row it did so again a cycle later.
+    /// How often in a row it did so again after whole cycles.
     pub again: u8,
     /// The launch was known to use some of the memory around it.
     pub by_chance: bool,
@@ -205,8 +205,12 @@ impl Block {
         if self.surprised / TICKS == position {
             return;
         }
-        let again = lag.is_some_and(|lag| {
-            self.surprised > 0 && (self.surprised / TICKS + lag).abs_diff(position) <= SLACK
+        let again = lag.filter(|_| self.surprised > 0).is_some_and(|lag| {
+            let passed = position.saturating_sub(self.surprised / TICKS);
+            let cycles = (passed + lag / 2) / lag.max(1);
+            // In those that it was foretold for it was fetched, or else it would have faulted.
+            let unseen = self.cycles_foretold();
+            (1..=unseen + 1).contains(&cycles) && passed.abs_diff(cycles * lag) <= SLACK
         });
         self.again = if again {
             self.again.saturating_add(1)
@@ -214,6 +218,15 @@ impl Block {
             0
         };
         self.surprised = position * TICKS;
+    }
+
+    /// For how many cycles after it faulted unforetold it is taken to be used again. What is
+    /// fetched in time does not fault, so that nothing tells whether it still is: the more often
+    /// that was right, the later it is left alone to see.
+    pub(crate) fn cycles_foretold(&self) -> u64 {
+        /// Doublings at most.
+        const MOST: u8 = 3;
+        1 << self.again.min(MOST)
     }
 
     /// Takes a frame of device memory.

@@ -3,6 +3,7 @@
 //! Owns the questions about the future that policies ask. The answers come from the queued
 //! launches first, then from the place in the past that the present repeats.
 
+use super::block::Block;
 use super::{NEVER, World};
 use crate::units::TICKS;
 
@@ -48,10 +49,10 @@ impl World {
         }
         let (before, peak) = self.history.live_within(floor - lag, end - lag);
         // What died since the last launch was over has left its frame already, but was counted
-        // when that launch was over, as was its like a cycle ago.
+        // when that launch was over, as was its like a cycle ago. What was born since then has one.
         let last = self.history.live_after(floor - 1);
-        let died = last.map_or(0, |last| u64::from(last).saturating_sub(self.blocks.live()));
-        i64::from(peak) - i64::from(before) + died as i64
+        let died = last.map_or(0, |last| i64::from(last) - self.blocks.live() as i64);
+        (i64::from(peak) - i64::from(before) + died).max(0)
     }
 
     /// Moment of the next launch that uses a block, queued or predicted.
@@ -82,7 +83,7 @@ impl World {
         if block.by_chance && block.again == 0 && !block.holds_frame() {
             return declared;
         }
-        let again = self.next_surprise(block.surprised, lag, from);
+        let again = self.next_surprise(block, lag, from);
         let lasts = block.by_chance && self.blocks.chances.lasts(block.kind);
         if again == NEVER && lasts && block.surprised > 0 && block.holds_frame() {
             // Used in most cycles, unseen since it is there: at the same moment of each.
@@ -118,12 +119,18 @@ impl World {
         weighed.unwrap_or(NEVER)
     }
 
-    /// When a block that faulted at `surprised`, though nothing foretold it, is taken to do so
-    /// again: whatever touched it comes again a cycle later.
-    fn next_surprise(&self, surprised: u64, lag: u64, from: u64) -> u64 {
-        let again = surprised + lag * TICKS;
-        if surprised > 0 && again >= from {
-            again
+    /// When a block that faulted, though nothing foretold it, is taken to do so again: whatever
+    /// touched it comes again a cycle later, and then in more cycles than one, where it did before
+    /// and the cycle was the same throughout.
+    fn next_surprise(&self, block: &Block, lag: u64, from: u64) -> u64 {
+        if block.surprised == 0 {
+            return NEVER;
+        }
+        let cycle = lag.max(1) * TICKS;
+        let cycles = from.saturating_sub(block.surprised).div_ceil(cycle).max(1);
+        let same = cycles == 1 || self.history.held() >= cycles * lag;
+        if same && cycles <= block.cycles_foretold() {
+            block.surprised + cycles * cycle
         } else {
             NEVER
         }

@@ -291,6 +291,68 @@ fn what_a_launch_used_by_chance_is_kept_for_the_next_time_and_fetched_once_that_
     assert_eq!(world.next_use(other), 10 * TICKS);
 }
 
+/// The second block faulted by surprise at these launches, of a cycle of four of which so many were
+/// launched; the device comes to the last one.
+fn surprised_at(faults: &[u64], launches: u64) -> (World, u32) {
+    let (mut world, _) = evicted_meanwhile();
+    let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
+    let other = other.expect("the second block");
+    world.window.pass(StreamId(0), Seq(1));
+    world.window.pop();
+    for seq in 2..=launches {
+        queue_as(&mut world, (seq % 4) as u32, seq);
+    }
+    for &position in faults {
+        world.blocks.get_mut(other).surprise(position, Some(4));
+    }
+    world.window.pass(StreamId(0), Seq(launches - 1));
+    while world.window.pop().is_some() {}
+    assert_eq!(world.floor(), launches);
+    (world, other)
+}
+
+#[test]
+fn what_faulted_in_one_cycle_after_the_other_is_expected_in_more_though_it_faults_no_more() {
+    let next = |faults: &[u64], launches| {
+        let (world, other) = surprised_at(faults, launches);
+        Some(world.next_use(other))
+            .filter(|&next| next != NEVER)
+            .map(|next| next / TICKS)
+    };
+    assert_eq!(next(&[22], 25), Some(26));
+    assert_eq!(next(&[22], 29), None, "it came once");
+    assert_eq!(next(&[18, 22], 29), Some(30), "it came again");
+    assert_eq!(next(&[18, 22], 33), None);
+    // It was there in the cycle between, since it was foretold.
+    assert_eq!(next(&[18, 26], 33), Some(34));
+    assert_eq!(next(&[18, 30], 33), Some(34));
+    assert_eq!(
+        next(&[18, 30], 37),
+        None,
+        "it stayed away where nothing foretold it"
+    );
+    let doubled = [18, 26, 38, 58, 94];
+    assert_eq!(next(&doubled, 125), Some(126), "eight cycles");
+    assert_eq!(next(&doubled, 129), None, "at most");
+}
+
+#[test]
+fn it_is_not_where_the_cycle_was_another_in_between() {
+    let (mut world, other) = surprised_at(&[18, 22], 24);
+    for seq in 25..=28 {
+        queue_as(&mut world, 100 + seq as u32, seq);
+    }
+    for seq in 29..=37 {
+        queue_as(&mut world, (seq % 4) as u32, seq);
+    }
+    world.window.pass(StreamId(0), Seq(28));
+    while world.window.pop().is_some() {}
+    let lag = world.history.lag().expect("a cycle");
+    assert!(world.history.held() < 2 * lag);
+    world.blocks.get_mut(other).surprised = (world.floor() - lag - 1) * TICKS;
+    assert_eq!(world.next_use(other), NEVER);
+}
+
 #[test]
 fn what_is_used_by_chance_in_most_cycles_is_kept_though_nobody_sees_it_used() {
     let (mut world, _) = evicted_meanwhile();
