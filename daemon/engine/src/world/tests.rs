@@ -701,3 +701,30 @@ fn what_died_since_the_last_launch_is_born_again_like_all_else() {
     assert_eq!(world.blocks.live(), 0, "they are dead");
     assert_eq!(world.growth(floor + 4), 8);
 }
+
+#[test]
+fn what_the_running_launch_has_given_birth_to_has_its_frame() {
+    let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+    let mut world = World::new(&config);
+    let range = Range {
+        address: BLOCK_BYTES,
+        bytes: 8 * BLOCK_BYTES,
+    };
+    world.alloc(range, true, Residency::Unpopulated, &mut Stats::default());
+    world.begin_part(range);
+    // In each turn of four launches the first one gives birth to eight blocks.
+    for _ in 0..64 {
+        let exec = (world.history.head() + 1) as u32 % 4;
+        let position = world.history.push((exec, 0), std::iter::empty());
+        world
+            .history
+            .set_live(position, if exec == 1 { 8 } else { 0 });
+    }
+    let floor = world.floor();
+    assert_eq!(world.growth(floor + 4), 8);
+    for (born, id) in range.blocks().enumerate() {
+        let slot = world.blocks.find(id).expect("it is tracked");
+        world.blocks.set_content(slot, true);
+        assert_eq!(world.growth(floor + 4), 7 - born as i64);
+    }
+}
