@@ -21,6 +21,8 @@ const USES_BYTES: usize = 12 << 20;
 /// While they take less than this, uses from before the place that the present repeats are kept:
 /// the next place may be a longer way back, as where every third turn is another.
 const SPARE_BYTES: usize = 8 << 20;
+/// Shortest cycle, in launches, of which several are looked ahead.
+const LEAST_CYCLE: u64 = 64;
 
 /// Where a block's content lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -207,10 +209,13 @@ impl Block {
         }
         let again = lag.filter(|_| self.surprised > 0).is_some_and(|lag| {
             let passed = position.saturating_sub(self.surprised / TICKS);
-            let cycles = (passed + lag / 2) / lag.max(1);
             // In those that it was foretold for it was fetched, or else it would have faulted.
-            let unseen = self.cycles_foretold();
-            (1..=unseen + 1).contains(&cycles) && passed.abs_diff(cycles * lag) <= SLACK
+            let most = if lag < LEAST_CYCLE {
+                1
+            } else {
+                self.cycles_foretold(lag) + 1
+            };
+            (1..=most).any(|cycles| passed.abs_diff(cycles * lag) <= SLACK)
         });
         self.again = if again {
             self.again.saturating_add(1)
@@ -220,12 +225,16 @@ impl Block {
         self.surprised = position * TICKS;
     }
 
-    /// For how many cycles after it faulted unforetold it is taken to be used again. What is
-    /// fetched in time does not fault, so that nothing tells whether it still is: the more often
-    /// that was right, the later it is left alone to see.
-    pub(crate) fn cycles_foretold(&self) -> u64 {
+    /// For how many cycles of `lag` launches after it faulted unforetold it is taken to be used
+    /// again. What is fetched in time does not fault, so that nothing tells whether it still is:
+    /// the more often that was right, the later it is left alone to see. In a short cycle any
+    /// launch is near a multiple of it.
+    pub(crate) fn cycles_foretold(&self, lag: u64) -> u64 {
         /// Doublings at most.
         const MOST: u8 = 3;
+        if lag < LEAST_CYCLE {
+            return 1;
+        }
         1 << self.again.min(MOST)
     }
 

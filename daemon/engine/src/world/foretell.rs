@@ -49,10 +49,10 @@ impl World {
         }
         let (before, peak) = self.history.live_within(floor - lag, end - lag);
         // What died since the last launch was over has left its frame already, but was counted
-        // when that launch was over, as was its like a cycle ago. What was born since then has one.
+        // when that launch was over, as was its like a cycle ago.
         let last = self.history.live_after(floor - 1);
-        let died = last.map_or(0, |last| i64::from(last) - self.blocks.live() as i64);
-        (i64::from(peak) - i64::from(before) + died).max(0)
+        let died = last.map_or(0, |last| u64::from(last).saturating_sub(self.blocks.live()));
+        i64::from(peak) - i64::from(before) + died as i64
     }
 
     /// Moment of the next launch that uses a block, queued or predicted.
@@ -129,7 +129,7 @@ impl World {
         let cycle = lag.max(1) * TICKS;
         let cycles = from.saturating_sub(block.surprised).div_ceil(cycle).max(1);
         let same = cycles == 1 || self.history.held() >= cycles * lag;
-        if same && cycles <= block.cycles_foretold() {
+        if same && cycles <= block.cycles_foretold(lag) {
             block.surprised + cycles * cycle
         } else {
             NEVER

@@ -291,19 +291,23 @@ fn what_a_launch_used_by_chance_is_kept_for_the_next_time_and_fetched_once_that_
     assert_eq!(world.next_use(other), 10 * TICKS);
 }
 
-/// The second block faulted by surprise at these launches, of a cycle of four of which so many were
+/// A cycle that is long enough to look several of it ahead.
+const LONG: u64 = 64;
+
+/// The second block faulted by surprise at these launches, of a cycle of which so many were
 /// launched; the device comes to the last one.
-fn surprised_at(faults: &[u64], launches: u64) -> (World, u32) {
+fn surprised_at(faults: &[u64], launches: u64, cycle: u64) -> (World, u32) {
     let (mut world, _) = evicted_meanwhile();
     let other = world.slots(&[Extent { first: 2, count: 1 }]).next();
     let other = other.expect("the second block");
     world.window.pass(StreamId(0), Seq(1));
     world.window.pop();
     for seq in 2..=launches {
-        queue_as(&mut world, (seq % 4) as u32, seq);
+        queue_as(&mut world, (seq % cycle) as u32, seq);
     }
     for &position in faults {
-        world.blocks.get_mut(other).surprise(position, Some(4));
+        let block = world.blocks.get_mut(other);
+        block.surprise(position, Some(cycle));
     }
     world.window.pass(StreamId(0), Seq(launches - 1));
     while world.window.pop().is_some() {}
@@ -313,39 +317,48 @@ fn surprised_at(faults: &[u64], launches: u64) -> (World, u32) {
 
 #[test]
 fn what_faulted_in_one_cycle_after_the_other_is_expected_in_more_though_it_faults_no_more() {
-    let next = |faults: &[u64], launches| {
-        let (world, other) = surprised_at(faults, launches);
-        Some(world.next_use(other))
-            .filter(|&next| next != NEVER)
-            .map(|next| next / TICKS)
+    // In cycles, which the device is a quarter ahead of the faults in.
+    let next = |faults: &[u64], cycles| {
+        let faults: Vec<u64> = faults.iter().map(|at| at * LONG + 32).collect();
+        let (world, other) = surprised_at(&faults, cycles * LONG + 48, LONG);
+        let next = Some(world.next_use(other)).filter(|&next| next != NEVER);
+        next.map(|next| (next / TICKS - 32) / LONG)
     };
-    assert_eq!(next(&[22], 25), Some(26));
-    assert_eq!(next(&[22], 29), None, "it came once");
-    assert_eq!(next(&[18, 22], 29), Some(30), "it came again");
-    assert_eq!(next(&[18, 22], 33), None);
+    assert_eq!(next(&[5], 5), Some(6));
+    assert_eq!(next(&[5], 6), None, "it came once");
+    assert_eq!(next(&[4, 5], 6), Some(7), "it came again");
+    assert_eq!(next(&[4, 5], 7), None);
     // It was there in the cycle between, since it was foretold.
-    assert_eq!(next(&[18, 26], 33), Some(34));
-    assert_eq!(next(&[18, 30], 33), Some(34));
-    assert_eq!(
-        next(&[18, 30], 37),
-        None,
-        "it stayed away where nothing foretold it"
-    );
-    let doubled = [18, 26, 38, 58, 94];
-    assert_eq!(next(&doubled, 125), Some(126), "eight cycles");
-    assert_eq!(next(&doubled, 129), None, "at most");
+    assert_eq!(next(&[4, 6], 7), Some(8));
+    let stayed_away = [4, 7];
+    assert_eq!(next(&stayed_away, 7), Some(8));
+    assert_eq!(next(&stayed_away, 8), None, "nothing foretold it");
+    let doubled = [4, 6, 9, 14, 23];
+    assert_eq!(next(&doubled, 30), Some(31), "eight cycles");
+    assert_eq!(next(&doubled, 31), None, "at most");
+}
+
+#[test]
+fn in_a_short_cycle_it_is_expected_in_the_next_one_alone() {
+    let next = |launches| {
+        let (world, other) = surprised_at(&[18, 22, 26, 30], launches, 4);
+        world.next_use(other)
+    };
+    assert_eq!(next(33), 34 * TICKS);
+    assert_eq!(next(36), NEVER);
 }
 
 #[test]
 fn it_is_not_where_the_cycle_was_another_in_between() {
-    let (mut world, other) = surprised_at(&[18, 22], 24);
-    for seq in 25..=28 {
+    let (mut world, other) = surprised_at(&[288, 352], 384, LONG);
+    assert_eq!(world.next_use(other), 416 * TICKS);
+    for seq in 385..=448 {
         queue_as(&mut world, 100 + seq as u32, seq);
     }
-    for seq in 29..=37 {
-        queue_as(&mut world, (seq % 4) as u32, seq);
+    for seq in 449..=470 {
+        queue_as(&mut world, (seq % LONG) as u32, seq);
     }
-    world.window.pass(StreamId(0), Seq(28));
+    world.window.pass(StreamId(0), Seq(448));
     while world.window.pop().is_some() {}
     let lag = world.history.lag().expect("a cycle");
     assert!(world.history.held() < 2 * lag);
@@ -700,31 +713,4 @@ fn what_died_since_the_last_launch_is_born_again_like_all_else() {
     assert_eq!(world.history.lag(), Some(4));
     assert_eq!(world.blocks.live(), 0, "they are dead");
     assert_eq!(world.growth(floor + 4), 8);
-}
-
-#[test]
-fn what_the_running_launch_has_given_birth_to_has_its_frame() {
-    let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
-    let mut world = World::new(&config);
-    let range = Range {
-        address: BLOCK_BYTES,
-        bytes: 8 * BLOCK_BYTES,
-    };
-    world.alloc(range, true, Residency::Unpopulated, &mut Stats::default());
-    world.begin_part(range);
-    // In each turn of four launches the first one gives birth to eight blocks.
-    for _ in 0..64 {
-        let exec = (world.history.head() + 1) as u32 % 4;
-        let position = world.history.push((exec, 0), std::iter::empty());
-        world
-            .history
-            .set_live(position, if exec == 1 { 8 } else { 0 });
-    }
-    let floor = world.floor();
-    assert_eq!(world.growth(floor + 4), 8);
-    for (born, id) in range.blocks().enumerate() {
-        let slot = world.blocks.find(id).expect("it is tracked");
-        world.blocks.set_content(slot, true);
-        assert_eq!(world.growth(floor + 4), 7 - born as i64);
-    }
 }
