@@ -317,7 +317,7 @@ fn surprised_at(faults: &[u64], launches: u64, cycle: u64) -> (World, u32) {
 
 #[test]
 fn what_faulted_in_one_cycle_after_the_other_is_expected_in_more_though_it_faults_no_more() {
-    // In cycles, which the device is a quarter ahead of the faults in.
+    // In cycles. The device is a quarter of one past the place where it faults.
     let next = |faults: &[u64], cycles| {
         let faults: Vec<u64> = faults.iter().map(|at| at * LONG + 32).collect();
         let (world, other) = surprised_at(&faults, cycles * LONG + 48, LONG);
