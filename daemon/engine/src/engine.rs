@@ -147,6 +147,11 @@ impl Engine {
             }
             Event::Launch(ref launch) => self.launch(launch),
             Event::Copy(ref copy) => self.copy(copy),
+            Event::Reached { stream, seq } => {
+                self.world.window.reach(stream, seq);
+                let end = self.world.window.running_end(self.pace.stride());
+                self.world.running_end = self.world.running_end.max(end);
+            }
             Event::Progress { stream, seq } => {
                 self.world.window.pass(stream, seq);
                 self.advance();

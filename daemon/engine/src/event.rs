@@ -54,6 +54,15 @@ pub enum Event<'a> {
     Launch(Launch<'a>),
     /// A copy was put into its stream.
     Copy(Copy),
+    /// The device has passed `seq` in `stream`, though what it faulted on before is still to be
+    /// told: faults that come now may be those of any launch up to the next one.
+    /// [`Event::Progress`] follows them.
+    Reached {
+        /// The stream.
+        stream: StreamId,
+        /// Everything up to this number in that stream has been executed.
+        seq: Seq,
+    },
     /// The device has passed `seq` in `stream`.
     Progress {
         /// The stream.

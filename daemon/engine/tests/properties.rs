@@ -163,6 +163,7 @@ enum Wild {
     Launch(u64, u8, u32, Vec<u64>),
     Copy(u64, u8, Option<(u64, u64)>),
     Progress(u8, u64),
+    Reached(u8, u64),
     Completed(u8, u32, bool),
     Fault(u64, bool),
     Migration(u64, u64, u8),
@@ -178,6 +179,7 @@ impl Wild {
                 | Wild::Launch(..)
                 | Wild::Copy(..)
                 | Wild::Progress(..)
+                | Wild::Reached(..)
         )
     }
 }
@@ -215,7 +217,8 @@ fn wild() -> impl Strategy<Value = Wild> {
         8 => (seq(), stream.clone(), 0u32..6, words).prop_map(|(q, s, f, w)| Wild::Launch(q, s, f, w)),
         1 => (seq(), stream.clone(), prop::option::of((address(), size())))
             .prop_map(|(q, s, d)| Wild::Copy(q, s, d)),
-        6 => (streams, seq()).prop_map(|(s, q)| Wild::Progress(s, q)),
+        6 => (streams.clone(), seq()).prop_map(|(s, q)| Wild::Progress(s, q)),
+        2 => (streams, seq()).prop_map(|(s, q)| Wild::Reached(s, q)),
         6 => (0u8..3, prop_oneof![8 => 0u32..200, 1 => any::<u32>()], any::<bool>())
             .prop_map(|(q, id, refused)| Wild::Completed(q, id, refused)),
         3 => (address(), any::<bool>()).prop_map(|(a, host)| Wild::Fault(a, host)),
@@ -295,6 +298,10 @@ fn tell(engine: &mut Engine, now: Micros, event: &Wild) {
             dst: dst.map(|(address, bytes)| Range { address, bytes }),
             src: None,
         }),
+        Wild::Reached(stream, seq) => Event::Reached {
+            stream: StreamId(*stream),
+            seq: Seq(*seq),
+        },
         Wild::Progress(stream, seq) => Event::Progress {
             stream: StreamId(*stream),
             seq: Seq(*seq),

@@ -265,3 +265,52 @@ fn what_launches_in_the_queue_use_beyond_a_pointer_they_use_when_they_come_to_it
     fault(&mut engine, 80_000, MOST / 2, 1);
     assert_eq!(next_uses(&engine, other), [Some(30), Some(25)]);
 }
+
+/// A function that is given one tile of two blocks after another has gone through eight of them
+/// twice, and the device faulted on the second one of a turn before the daemon was told that it had
+/// passed the first; `seen` if it had looked. The blocks that the next launch, of the first tile, is
+/// taken to use.
+fn used_after_a_fault_of_the_next_launch(seen: bool) -> Vec<u64> {
+    const TILES: u64 = 8;
+    let mut engine = Engine::new(config()).expect("a good configuration");
+    obtain(&mut engine, 2 * TILES);
+    let first = |seq: u64| (seq - 1) * 3 % TILES * 2;
+    for seq in 1..=2 * TILES {
+        launch_of(&mut engine, seq, 1, &[block(first(seq)).address], 1);
+    }
+    let reached = Event::Reached {
+        stream: StreamId(0),
+        seq: Seq(TILES + 1),
+    };
+    for seq in 1..=2 * TILES {
+        let now = seq * 1_000;
+        if seq == TILES + 2 && seen {
+            engine.step(Micros(now), &reached);
+        }
+        for number in first(seq)..first(seq) + 2 {
+            fault(&mut engine, now, number, 32);
+            engine.step(Micros(now), &moved(number, Direction::In, Cause::Fault));
+        }
+        // Of the first one of the second turn nothing is told before it is passed by another.
+        if seq != TILES + 1 {
+            end(&mut engine, now + 900, seq);
+        }
+        for number in first(seq)..first(seq) + 2 {
+            let out = moved(number, Direction::Out, Cause::Eviction);
+            engine.step(Micros(now + 950), &out);
+        }
+    }
+    launch_of(&mut engine, 2 * TILES + 1, 1, &[ADDRESS], 1);
+    let used = (0..2 * TILES).filter(|&number| {
+        let why = engine.why(BlockId::containing(block(number).address));
+        why.expect("it is tracked").queued
+    });
+    used.collect()
+}
+
+#[test]
+fn what_the_next_launch_faults_on_is_no_word_on_the_one_that_the_device_has_passed() {
+    assert_eq!(used_after_a_fault_of_the_next_launch(true), [0, 1]);
+    // Where nobody looked it can only be the one's that is taken to run.
+    assert_ne!(used_after_a_fault_of_the_next_launch(false), [0, 1]);
+}

@@ -73,6 +73,8 @@ pub(super) struct EngineThread {
     /// Sessions that need a turn.
     due: BTreeSet<u64>,
     commands: Vec<Command>,
+    /// It reads the probes, for all.
+    drains: bool,
     /// Threads that write profiles.
     writers: Vec<JoinHandle<()>>,
 }
@@ -109,6 +111,7 @@ impl EngineThread {
             sessions: BTreeMap::new(),
             due: BTreeSet::new(),
             commands: Vec::new(),
+            drains,
             writers: Vec::new(),
         })
     }
@@ -151,6 +154,14 @@ impl EngineThread {
 
     /// Gives every session that is due one turn.
     fn take_turns(&mut self) {
+        if self.due.is_empty() {
+            return;
+        }
+        if self.drains {
+            self.drain_probes();
+        } else {
+            self.look();
+        }
         let due = std::mem::take(&mut self.due);
         for number in due {
             let Some(session) = self.sessions.get_mut(&number) else {
@@ -322,7 +333,15 @@ impl EngineThread {
         }
     }
 
+    /// How far the device is, before what it did until then is told of.
+    fn look(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.look();
+        }
+    }
+
     fn drain_probes(&mut self) {
+        self.look();
         let probes = Arc::clone(&self.shared.probes);
         let mut elsewhere = Vec::new();
         probes.drain(|seen| {

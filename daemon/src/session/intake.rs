@@ -12,11 +12,10 @@ use oversub_engine::{
 use oversub_protocol::command::{CommandRecord, Operation as WireOperation, queue};
 use oversub_protocol::decode::Record;
 use oversub_protocol::event::{CopyRecord, LaunchRecord, MemoryRecord, Words};
-use oversub_protocol::layout::{DevicePage, STREAM_SLOTS};
-use std::sync::atomic::Ordering;
+use oversub_protocol::layout::STREAM_SLOTS;
 
 use super::memory::Memory;
-use super::progress::Progress;
+use super::progress::{DeviceWords, Progress};
 use crate::config::Config;
 
 /// Most blocks over which the engine is told of one fault, migration or population.
@@ -335,15 +334,34 @@ impl Intake {
         good
     }
 
+    /// Streams whose words say how far they are.
+    fn marked(&self, index: usize) -> Option<u8> {
+        let stream = self.progress.used()[index];
+        (usize::from(stream) + 1 < STREAM_SLOTS).then_some(stream)
+    }
+
+    /// The device was seen to be so far, before what it did until then is told of.
+    pub fn reached(&mut self, now: Micros, words: &DeviceWords) {
+        for index in 0..self.progress.used().len() {
+            let Some(stream) = self.marked(index) else {
+                continue;
+            };
+            let word = words.progress[usize::from(stream)];
+            if let Some(seq) = self.progress.newly_passed(stream, word) {
+                let (stream, seq) = (StreamId(stream), Seq(seq));
+                self.engine.step(now, &Event::Reached { stream, seq });
+            }
+        }
+    }
+
     /// Takes in the words that the device writes; `true`: it has moved.
-    pub fn device(&mut self, now: Micros, page: &DevicePage) -> bool {
+    pub fn device(&mut self, now: Micros, words: &DeviceWords) -> bool {
         let mut moved = false;
         for index in 0..self.progress.used().len() {
-            let stream = self.progress.used()[index];
-            if usize::from(stream) + 1 == STREAM_SLOTS {
+            let Some(stream) = self.marked(index) else {
                 continue;
-            }
-            let word = page.progress[usize::from(stream)].load(Ordering::Acquire);
+            };
+            let word = words.progress[usize::from(stream)];
             if let Some(seq) = self.progress.word(stream, word) {
                 let stream = StreamId(stream);
                 self.engine.step(
@@ -357,7 +375,7 @@ impl Intake {
             }
         }
         for (index, state) in self.queues.iter_mut().enumerate() {
-            let done = page.done[index].load(Ordering::Acquire);
+            let done = words.done[index];
             let newly = done.wrapping_sub(state.done);
             if newly != 0 && newly <= state.issued.wrapping_sub(state.done) {
                 state.done = done;

@@ -25,6 +25,7 @@ use crate::control::why::{self, SessionWhy, WhyQuestion};
 use crate::control::{LatencyView, SessionView};
 use crate::profiles;
 use intake::Intake;
+use progress::DeviceWords;
 
 /// Looks at the device's words that may find nothing before they become rarer.
 const PATIENCE: u32 = 16;
@@ -75,6 +76,8 @@ pub struct Session {
     pub profile: Option<(PathBuf, ProfilesConfig)>,
     channel: Channel,
     intake: Intake,
+    /// What the device's words were when somebody last looked.
+    words: DeviceWords,
     pending: VecDeque<CommandRecord>,
     look: Look,
     started: Micros,
@@ -118,6 +121,7 @@ impl Session {
             peer,
             socket,
             profile: None,
+            words: DeviceWords::read(channel.device_page()),
             channel,
             intake: Intake::new(engine, config),
             pending: VecDeque::new(),
@@ -152,6 +156,14 @@ impl Session {
         self.intake.engine_mut().set_capacity(capacity);
     }
 
+    /// Reads how far the device is. Before each turn, and before what probes saw is taken in:
+    /// a turn that takes the device to be further than that would judge launches whose faults
+    /// are still to be told.
+    pub fn look(&mut self) {
+        self.words = DeviceWords::read(self.channel.device_page());
+        self.intake.reached(clock::now(), &self.words);
+    }
+
     /// Takes in what a probe saw; `false`: not in this session's memory.
     pub fn probe(&mut self, now: Micros, event: Event<'_>) -> bool {
         self.intake.probe(now, event)
@@ -167,12 +179,15 @@ impl Session {
         let started_ns = clock::monotonic_ns();
         let now = Micros(started_ns / 1_000);
         let Self {
-            channel, intake, ..
+            channel,
+            intake,
+            words,
+            ..
         } = self;
         let records = channel.drain(self.records_per_turn, |slots| intake.record(now, slots))?;
         let empty_ns = std::mem::replace(&mut self.empty_ns, clock::monotonic_ns());
-        // Read after the records: a word never speaks of a record that is still to come.
-        let moved = intake.device(now, channel.device_page());
+        // After the records: a word never speaks of a record that is still to come.
+        let moved = intake.device(now, words);
         let cause_ns = self.cause(records, empty_ns..=started_ns);
         let more = records == self.records_per_turn;
         if self.flush() && !more {
@@ -214,6 +229,7 @@ impl Session {
     pub fn take_rest(&mut self, scratch: &mut Vec<Command>) {
         let records = self.channel.event_slots() as usize;
         for _ in 0..=records / self.records_per_turn {
+            self.look();
             if !self.turn(scratch).is_ok_and(|turn| turn.more) {
                 return;
             }

@@ -3,10 +3,38 @@
 //! A client can write anything into those words, so each is a hint: a value that would lie
 //! beyond the last record seen, or behind what is already known, is ignored.
 
-use oversub_protocol::layout::STREAM_SLOTS;
+use std::sync::atomic::Ordering;
+
+use oversub_protocol::command::queue;
+use oversub_protocol::layout::{DevicePage, STREAM_SLOTS};
 
 /// One past a 32-bit word.
 const WRAP: u64 = 1 << 32;
+
+/// The device's words, as they were at one moment.
+#[derive(Clone, Debug)]
+pub struct DeviceWords {
+    /// By stream: [`DevicePage::progress`].
+    pub progress: [u32; STREAM_SLOTS],
+    /// By queue of the executor: [`DevicePage::done`].
+    pub done: [u32; queue::COUNT],
+}
+
+impl DeviceWords {
+    /// As they are now.
+    pub fn read(page: &DevicePage) -> Self {
+        Self {
+            progress: page
+                .progress
+                .each_ref()
+                .map(|word| word.load(Ordering::Acquire)),
+            done: page
+                .done
+                .each_ref()
+                .map(|word| word.load(Ordering::Acquire)),
+        }
+    }
+}
 
 /// What is known of the device's progress in one session.
 #[derive(Debug)]
@@ -55,8 +83,14 @@ impl Progress {
 
     /// The device's word of `stream` reads `word`: the number it has newly passed, if any.
     pub fn word(&mut self, stream: u8, word: u32) -> Option<u64> {
-        let slot = usize::from(Self::slot(stream));
-        let passed = self.passed[slot];
+        let seq = self.newly_passed(stream, word)?;
+        self.passed[usize::from(Self::slot(stream))] = seq;
+        Some(seq)
+    }
+
+    /// The same, without taking it in.
+    pub fn newly_passed(&self, stream: u8, word: u32) -> Option<u64> {
+        let passed = self.passed[usize::from(Self::slot(stream))];
         if word == passed as u32 {
             return None;
         }
@@ -66,10 +100,7 @@ impl Progress {
         } else {
             near
         };
-        (seq > passed).then(|| {
-            self.passed[slot] = seq;
-            seq
-        })
+        (seq > passed).then_some(seq)
     }
 
     /// The host waited for `stream` when the next number was `before`: the number newly

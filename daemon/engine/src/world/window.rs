@@ -69,6 +69,8 @@ struct Death {
 #[derive(Debug, Default)]
 struct Stream {
     passed: Seq,
+    /// The device was seen to have passed this, though nobody may take it so yet.
+    reached: Seq,
     last: Seq,
     queue: VecDeque<u64>,
     deaths: VecDeque<Death>,
@@ -199,14 +201,30 @@ impl Window {
         }
     }
 
+    /// The device was seen to have passed `seq` in `stream`: what is told of it until
+    /// [`Window::pass`] may be of any launch up to the next one.
+    pub(crate) fn reach(&mut self, stream: StreamId, seq: Seq) {
+        let state = self.streams.entry(stream.0).or_default();
+        state.reached = state.reached.max(seq);
+    }
+
     /// The last position that may be running if each stream runs any of its next
     /// `stride` launches.
     pub(crate) fn running_end(&self, stride: u32) -> u64 {
+        let first = self.launches.front().map_or(0, |launch| launch.position);
+        let seq = |position: u64| self.launches[(position - first) as usize].seq;
         let ahead = stride.max(1) as usize;
         self.streams
             .values()
             .filter_map(|stream| {
-                let last = stream.queue.len().min(ahead).checked_sub(1)?;
+                let reached = stream.reached > stream.passed;
+                let reached = if reached {
+                    let over = |&position: &u64| seq(position) <= stream.reached;
+                    stream.queue.partition_point(over)
+                } else {
+                    0
+                };
+                let last = stream.queue.len().min(reached + ahead).checked_sub(1)?;
                 stream.queue.get(last).copied()
             })
             .max()
