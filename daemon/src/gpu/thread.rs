@@ -73,14 +73,12 @@ pub(super) struct EngineThread {
     /// Sessions that need a turn.
     due: BTreeSet<u64>,
     commands: Vec<Command>,
-    /// It reads the probes, for all.
-    drains: bool,
     /// Threads that write profiles.
     writers: Vec<JoinHandle<()>>,
 }
 
 impl EngineThread {
-    /// `drains`: it reads the probes, for all.
+    /// `drains`: what probes see wakes it.
     pub(super) fn new(
         gpu: &str,
         receiver: Receiver<Message>,
@@ -111,7 +109,6 @@ impl EngineThread {
             sessions: BTreeMap::new(),
             due: BTreeSet::new(),
             commands: Vec::new(),
-            drains,
             writers: Vec::new(),
         })
     }
@@ -120,7 +117,10 @@ impl EngineThread {
         schedule::prefer_short_turns();
         let mut ready = [EpollEvent::empty(); 64];
         loop {
-            self.take_turns();
+            if !self.take_turns() {
+                self.end_all();
+                return;
+            }
             let timeout = self.before_waiting();
             let count = match self.epoll.wait(&mut ready, timeout) {
                 Ok(count) => count,
@@ -152,15 +152,15 @@ impl EngineThread {
         }
     }
 
-    /// Gives every session that is due one turn.
-    fn take_turns(&mut self) {
+    /// Gives every session that is due one turn, once all is taken in that probes have seen until
+    /// now, here or as told by another thread. `false`: stop.
+    fn take_turns(&mut self) -> bool {
         if self.due.is_empty() {
-            return;
+            return true;
         }
-        if self.drains {
-            self.drain_probes();
-        } else {
-            self.look();
+        self.drain_probes();
+        if !self.read_mailbox() {
+            return false;
         }
         let due = std::mem::take(&mut self.due);
         for number in due {
@@ -180,6 +180,7 @@ impl EngineThread {
                 Err(corrupt) => self.end(number, &End::Expelled(corrupt.to_string())),
             }
         }
+        true
     }
 
     /// Announces sleep to all rings and arms the timer; how long to wait.
@@ -333,24 +334,20 @@ impl EngineThread {
         }
     }
 
-    /// How far the device is, before what it did until then is told of.
-    fn look(&mut self) {
+    /// Takes in what probes have seen, and how far the devices were before that.
+    fn drain_probes(&mut self) {
         for session in self.sessions.values_mut() {
             session.look();
         }
-    }
-
-    fn drain_probes(&mut self) {
-        self.look();
         let probes = Arc::clone(&self.shared.probes);
-        let mut elsewhere = Vec::new();
+        let mut lost = 0;
         probes.drain(|seen| {
             if !self.deliver(&seen) {
-                elsewhere.push(seen);
+                // Before another thread can find that there is nothing more to drain.
+                lost += self.shared.directory.forward(&seen, &self.wake);
             }
         });
-        let forward = |seen| self.shared.directory.forward(seen, &self.wake);
-        probes.lost(elsewhere.iter().map(forward).sum());
+        probes.lost(lost);
     }
 
     /// `false`: none of this thread's sessions is meant.

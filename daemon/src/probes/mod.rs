@@ -1,6 +1,7 @@
-//! The probes, as the daemon uses them: loaded once, drained by one engine thread, attached
-//! to programs and to the driver as they appear by a thread of its own ([`attach`]),
-//! because that takes milliseconds. Without probes, the driver's event queue ([`source`]).
+//! The probes, as the daemon uses them: loaded once, drained by the engine threads, of which
+//! what they see wakes one, and attached to programs and to the driver as they appear by a
+//! thread of its own ([`attach`]), because that takes milliseconds. Without probes, the driver's
+//! event queue ([`source`]).
 //!
 //! What the driver did is counted ([`totals`]) and turned into what the engine is told
 //! ([`translate`]); whose memory it was is [`crate::session`]'s to check.
