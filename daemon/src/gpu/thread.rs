@@ -73,6 +73,8 @@ pub(super) struct EngineThread {
     /// Sessions that need a turn.
     due: BTreeSet<u64>,
     commands: Vec<Command>,
+    /// What probes saw of this thread's sessions, while it is taken in.
+    seen: Vec<Seen>,
     /// Threads that write profiles.
     writers: Vec<JoinHandle<()>>,
 }
@@ -109,6 +111,7 @@ impl EngineThread {
             sessions: BTreeMap::new(),
             due: BTreeSet::new(),
             commands: Vec::new(),
+            seen: Vec::new(),
             writers: Vec::new(),
         })
     }
@@ -334,19 +337,33 @@ impl EngineThread {
         }
     }
 
-    /// Takes in what probes have seen, and how far the devices were before that.
+    /// Takes in what probes have seen, between two looks at the devices: it happened before the
+    /// second one, and nothing that did before the first is missing.
     fn drain_probes(&mut self) {
         for session in self.sessions.values_mut() {
             session.look();
         }
         let probes = Arc::clone(&self.shared.probes);
+        let mut seen = std::mem::take(&mut self.seen);
         let mut lost = 0;
-        probes.drain(|seen| {
-            if !self.deliver(&seen) {
+        probes.drain(|event| {
+            let mut sessions = self.sessions.values();
+            if sessions.any(|session| Some(session.peer.pid) == event.process) {
+                seen.push(event);
+            } else {
                 // Before another thread can find that there is nothing more to drain.
-                lost += self.shared.directory.forward(&seen, &self.wake);
+                lost += self.shared.directory.forward(&event, &self.wake);
             }
         });
+        for session in self.sessions.values_mut() {
+            session.look_ahead();
+        }
+        for event in seen.drain(..) {
+            if !self.deliver(&event) {
+                lost += self.shared.directory.forward(&event, &self.wake);
+            }
+        }
+        self.seen = seen;
         probes.lost(lost);
     }
 

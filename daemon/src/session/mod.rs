@@ -161,7 +161,13 @@ impl Session {
     /// are still to be told.
     pub fn look(&mut self) {
         self.words = DeviceWords::read(self.channel.device_page());
-        self.intake.reached(clock::now(), &self.words);
+    }
+
+    /// What probes are found to have seen until now may be of launches up to where the device is
+    /// by now.
+    pub fn look_ahead(&mut self) {
+        let words = DeviceWords::read(self.channel.device_page());
+        self.intake.reached(clock::now(), &words);
     }
 
     /// Takes in what a probe saw; `false`: not in this session's memory.
