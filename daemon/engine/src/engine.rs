@@ -32,6 +32,8 @@ const LEAST_BLOCKS: u64 = 8;
 const EVICTION_US: f64 = 500.0;
 /// How long to wait for news of commands under way before looking again.
 const LOOK_AGAIN_US: u64 = 1_000;
+/// Launches after which a program may be through with obtaining what it needs.
+const BEGUN: u64 = 1_024;
 
 /// Steers one session on one device.
 #[derive(Debug)]
@@ -224,6 +226,7 @@ impl Engine {
         self.stats.prefetch_late_bytes = useful.late_bytes;
         self.stats.prefetch_wasted_bytes = useful.wasted_bytes;
         self.stats.history_dropped = self.world.history.dropped();
+        self.world.window.stride = self.mark_stride();
     }
 
     /// When [`Engine::decide`] wants to be called again even if nothing happens; none
@@ -237,7 +240,9 @@ impl Engine {
 
     /// After how many launches in a stream a progress mark is wanted (at least 1).
     pub fn mark_stride(&self) -> u32 {
-        if self.is_calm() {
+        // Who has just begun is calm before he has anything, and puts what no longer fits there and
+        // launches that use it into his streams at once.
+        if self.is_calm() && self.stats.launches >= BEGUN {
             Pace::MOST
         } else {
             self.pace.stride()

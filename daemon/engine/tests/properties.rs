@@ -129,9 +129,11 @@ fn an_engine_is_calm_while_all_memory_is_on_the_device_and_not_otherwise() {
     let base = 0x7000_0000_0000;
     let mut engine =
         Engine::new(Config::new(PolicyKind::Foresight, Bytes(24 * BLOCK_BYTES))).unwrap();
+    let mut now = Micros(0);
     let mut tell = |event: Event<'_>| {
-        engine.step(Micros(0), &event);
-        engine.decide(Micros(0), &mut Vec::new());
+        now.0 += 500;
+        engine.step(now, &event);
+        engine.decide(now, &mut Vec::new());
         (engine.is_calm(), engine.mark_stride())
     };
     let alloc = |first: u64, blocks: u64, prefetched| Event::Alloc {
@@ -143,7 +145,21 @@ fn an_engine_is_calm_while_all_memory_is_on_the_device_and_not_otherwise() {
         prefetched,
         on_host: false,
     };
-    assert_eq!(tell(alloc(0, 20, true)), (true, 64), "marks are rare");
+    let (calm, stride) = tell(alloc(0, 20, true));
+    assert!(calm && stride < 64, "more memory may be to come");
+    let (stream, function) = (StreamId(0), FunctionId(0));
+    for seq in (1..=1024).map(Seq) {
+        tell(Event::Launch(Launch {
+            seq,
+            stream,
+            function,
+            grid: [1; 3],
+            block: [1; 3],
+            words: &[base],
+        }));
+        tell(Event::Progress { stream, seq });
+    }
+    assert_eq!(tell(Event::Tick), (true, 64), "marks are rare");
     let (calm, stride) = tell(alloc(20, 4, false));
     assert!(!calm && stride < 64, "a first touch is to come");
     let second = Event::Free {

@@ -31,6 +31,8 @@ pub(crate) struct Pending {
     pub sweep: Option<Set>,
     /// Its pointers.
     pub arguments: Arc<[Argument]>,
+    /// [`Window::stride`] when it came.
+    stride: u32,
     passed: bool,
 }
 
@@ -82,6 +84,9 @@ pub(crate) struct Window {
     launches: VecDeque<Pending>,
     streams: BTreeMap<u8, Stream>,
     limit: usize,
+    /// A mark comes after so many launches of a stream: the device may have passed as many that
+    /// came since, and nobody knows. Those that were put there before it changed keep theirs.
+    pub stride: u32,
 }
 
 impl Window {
@@ -90,6 +95,7 @@ impl Window {
             launches: VecDeque::new(),
             streams: BTreeMap::new(),
             limit,
+            stride: 1,
         }
     }
 
@@ -122,7 +128,7 @@ impl Window {
         let seq = seq.max(state.last);
         state.last = seq;
         state.queue.push_back(position);
-        let passed = false;
+        let (stride, passed) = (self.stride, false);
         let launch = Pending {
             position,
             seq,
@@ -132,6 +138,7 @@ impl Window {
             loose,
             sweep,
             arguments,
+            stride,
             passed,
         };
         self.launches.push_back(launch);
@@ -208,22 +215,23 @@ impl Window {
         state.reached = state.reached.max(seq);
     }
 
-    /// The last position that may be running if each stream runs any of its next
-    /// `stride` launches.
-    pub(crate) fn running_end(&self, stride: u32) -> u64 {
+    /// The last position that may be running if each stream runs any of its next `launches`, or
+    /// any before its next mark.
+    pub(crate) fn running_end(&self, launches: u32) -> u64 {
         let first = self.launches.front().map_or(0, |launch| launch.position);
-        let seq = |position: u64| self.launches[(position - first) as usize].seq;
-        let ahead = stride.max(1) as usize;
+        let launch = |position: u64| &self.launches[(position - first) as usize];
         self.streams
             .values()
             .filter_map(|stream| {
-                let reached = stream.reached > stream.passed;
-                let reached = if reached {
-                    let over = |&position: &u64| seq(position) <= stream.reached;
+                let reached = if stream.reached > stream.passed {
+                    let over = |&position: &u64| launch(position).seq <= stream.reached;
                     stream.queue.partition_point(over)
                 } else {
                     0
                 };
+                let next = stream.queue.get(reached).copied();
+                let marked = next.map_or(1, |next| launch(next).stride);
+                let ahead = launches.max(marked) as usize;
                 let last = stream.queue.len().min(reached + ahead).checked_sub(1)?;
                 stream.queue.get(last).copied()
             })
@@ -261,5 +269,65 @@ impl Window {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: StreamId = StreamId(0);
+
+    /// Launches with these numbers, in one stream, at these positions.
+    fn push(window: &mut Window, numbers: std::ops::RangeInclusive<u64>) {
+        for number in numbers {
+            let nothing = Access {
+                set: Arc::from([]),
+                loose: Arc::from([]),
+                sweep: None,
+            };
+            window.push((number, 0), (Seq(number), STREAM), nothing, Arc::from([]));
+        }
+    }
+
+    #[test]
+    fn any_launch_before_the_next_mark_may_run() {
+        let mut window = Window::new(100);
+        window.stride = 4;
+        push(&mut window, 1..=8);
+        window.stride = 1;
+        push(&mut window, 9..=16);
+        let ends: Vec<u64> = (1..=16)
+            .map(|passed| {
+                let end = window.running_end(1);
+                window.pass(STREAM, Seq(passed));
+                while window.pop().is_some() {}
+                end
+            })
+            .collect();
+        // The last ones before the change may have one beside them that was put there behind it.
+        assert_eq!(
+            ends,
+            [4, 5, 6, 7, 8, 9, 10, 11, 9, 10, 11, 12, 13, 14, 15, 16]
+        );
+        assert_eq!(window.running_end(1), 0);
+    }
+
+    #[test]
+    fn the_launch_behind_what_the_device_was_seen_to_have_passed_may_run() {
+        let mut window = Window::new(100);
+        push(&mut window, 1..=8);
+        assert_eq!(window.running_end(1), 1);
+        window.reach(STREAM, Seq(3));
+        assert_eq!(window.running_end(1), 4);
+        assert_eq!(window.running_end(3), 6);
+        window.pass(STREAM, Seq(2));
+        while window.pop().is_some() {}
+        assert_eq!(window.running_end(1), 4);
+        window.pass(STREAM, Seq(6));
+        while window.pop().is_some() {}
+        assert_eq!(window.running_end(1), 7);
+        window.reach(STREAM, Seq(20));
+        assert_eq!(window.running_end(1), 8, "no further than what was told of");
     }
 }
