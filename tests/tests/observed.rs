@@ -63,6 +63,23 @@ fn probes(daemon: &Daemon) -> bool {
     off.is_none()
 }
 
+/// A daemon whose probes are in the soft GPU, and its socket; none where they cannot work.
+fn seeing_daemon() -> Option<(Daemon, String)> {
+    let daemon = Daemon::start();
+    if !probes(&daemon) {
+        return None;
+    }
+    let socket = daemon.socket().to_string_lossy().into_owned();
+    // The probes are put into a soft GPU when its first session begins, which takes a
+    // moment; they stay for all that follow.
+    let (_folder, path) = stats_file();
+    let first = Workload::new("fits", 0.5, 1);
+    assert_right(&outcome(
+        &mut first.under_oversub(&["--quiet", "--socket", &socket], &path),
+    ));
+    Some((daemon, socket))
+}
+
 /// Bytes that came to the device while `gemm` ran on a soft GPU with a slow link.
 fn brought(socket: &str, policy: &str) -> u64 {
     const DEVICE_BYTES: u64 = 256 << 20;
@@ -84,16 +101,9 @@ fn brought(socket: &str, policy: &str) -> u64 {
 
 #[test]
 fn tiles_are_fetched_without_others_though_launches_follow_each_other_at_once() {
-    let daemon = Daemon::start();
-    if !probes(&daemon) {
+    let Some((_daemon, socket)) = seeing_daemon() else {
         return;
-    }
-    let socket = daemon.socket().to_string_lossy().into_owned();
-    let first = Workload::new("fits", 0.5, 1);
-    let (_folder, path) = stats_file();
-    assert_right(&outcome(
-        &mut first.under_oversub(&["--quiet", "--socket", &socket], &path),
-    ));
+    };
     // The driver keeps a part of them by chance. Whoever takes a tile to go on into others brings
     // more than it does; who knows where it ends, a fifth less.
     let [with, without] = ["foresight", "driver"].map(|policy| brought(&socket, policy));
@@ -105,18 +115,9 @@ fn tiles_are_fetched_without_others_though_launches_follow_each_other_at_once() 
 
 #[test]
 fn probes_see_the_faults_and_the_bytes_that_the_soft_gpu_counts() {
-    let daemon = Daemon::start();
-    if !probes(&daemon) {
+    let Some((daemon, socket)) = seeing_daemon() else {
         return;
-    }
-    let socket = daemon.socket().to_string_lossy().into_owned();
-    // The probes are put into a soft GPU when its first session begins, which takes a
-    // moment; they stay for all that follow.
-    let (_folder, path) = stats_file();
-    let first = Workload::new("fits", 0.5, 1);
-    assert_right(&outcome(
-        &mut first.under_oversub(&["--quiet", "--socket", &socket], &path),
-    ));
+    };
     // Without prefetches the driver pages: many faults, and both directions at work.
     for (policy, workload) in [
         ("demand", Workload::new("sweep", 1.5, 8)),
