@@ -165,7 +165,7 @@ impl Gpus {
         let gpu = session.peer.gpu.clone();
         let mut threads = self.threads();
         if !threads.contains_key(&gpu) {
-            // The first thread drains the probes for all.
+            // What probes see wakes the first thread, which tells the others.
             let drains = threads.is_empty();
             threads.insert(gpu.clone(), self.start(&gpu, drains)?);
         }
