@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::iter;
 
 use super::anchors::Anchors;
+use super::phase::Phase;
 use crate::hash::{Map, mix};
 use crate::units::Micros;
 
@@ -16,6 +17,8 @@ const CONTEXTS: [usize; 3] = [16, 4, 1];
 const PATIENCE: u64 = 8;
 /// Positions whose highest count of live blocks is kept together.
 const CHUNK: u64 = 64;
+/// Turns back at most in which a launch with the same arguments is looked for.
+const TURNS: u64 = 8;
 /// Launches of the session's beginning that are kept for its profile.
 const OPENING: usize = 1 << 14;
 
@@ -29,6 +32,8 @@ struct Entry {
     /// When it was over, microseconds, the lower half; 0: not known.
     over: u32,
     contexts: [u64; CONTEXTS.len()],
+    /// The context of what it runs ([`Phase::follow`]).
+    codes: u64,
 }
 
 /// The launches remembered.
@@ -53,6 +58,7 @@ pub(crate) struct History {
     /// Most of `live` in each part of [`CHUNK`] positions; the first one holds `first`.
     peaks: VecDeque<u32>,
     anchors: Anchors,
+    phase: Phase,
 }
 
 impl History {
@@ -70,6 +76,7 @@ impl History {
             opening: Vec::new(),
             restored: 0,
             anchors: Anchors::default(),
+            phase: Phase::default(),
         }
     }
 
@@ -91,7 +98,7 @@ impl History {
         self.matched.map(|matched| self.head() - matched)
     }
 
-    /// Launches for which the present lag has held.
+    /// Launches for which the present lag has held, each of them with the same arguments as then.
     pub(crate) fn held(&self) -> u64 {
         self.held
     }
@@ -187,8 +194,11 @@ impl History {
     ) -> u64 {
         let position = self.head() + 1;
         let contexts = self.contexts(exec);
-        let lag = self.lag();
-        self.follow((exec, code), &contexts, pointers);
+        let (lag, ring, first) = (self.lag(), &self.ring, self.first);
+        let before = ring.iter().rev().map(|entry| entry.code);
+        let at = |place: u64| Some(ring.get(place.checked_sub(first)? as usize)?.code);
+        let codes = self.phase.follow((position, code), before, at);
+        let same = self.follow((exec, code), &contexts, pointers);
         for (map, &context) in self.seen.iter_mut().zip(&contexts) {
             if context != 0 {
                 map.insert(context, position);
@@ -201,6 +211,7 @@ impl History {
             live,
             over: 0,
             contexts,
+            codes,
         });
         if self.opening.len() < OPENING {
             self.opening.push((exec, live));
@@ -211,7 +222,7 @@ impl History {
         if self.ring.len() > self.limit {
             self.drop_oldest();
         }
-        if self.lag() == lag {
+        if same && self.lag() == lag {
             self.held += 1;
         } else {
             self.held = 0;
@@ -237,13 +248,14 @@ impl History {
         })
     }
 
-    /// Moves the place in the past along with a launch that is not in the ring yet.
+    /// Moves the place in the past along with a launch that is not in the ring yet. False where
+    /// that launch is in the place of one with other arguments.
     fn follow(
         &mut self,
         (exec, code): (u32, u32),
         contexts: &[u64; CONTEXTS.len()],
         pointers: impl Iterator<Item = u64>,
-    ) {
+    ) -> bool {
         let head = self.head();
         if let Some(matched) = self.matched {
             let expects = |ahead: u64| self.entry(matched + ahead).is_some_and(|e| e.exec == exec);
@@ -254,9 +266,19 @@ impl History {
                     self.matched = Some(matched + ahead);
                     self.misses = 0;
                     self.anchors.expected(head + 1 - (matched + ahead));
-                    return;
+                    return true;
                 }
             }
+        }
+        if let Some(place) = self.place_by_turns(contexts[0]) {
+            (self.matched, self.misses) = (Some(place), 0);
+            self.anchors.expected(head + 1 - place);
+            return true;
+        }
+        if let Some(place) = self.place_in_turn(code) {
+            (self.matched, self.misses) = (Some(place), 0);
+            self.anchors.unexpected(head + 1, pointers);
+            return false;
         }
         let place = self.place_by_pointers(code, pointers);
         self.misses += 1;
@@ -265,7 +287,7 @@ impl History {
             // A few launches that are the same may be others of many, as fills are.
             if index == 1 && place.is_some() {
                 (self.matched, self.misses) = (place, 0);
-                return;
+                return true;
             }
             // A single launch is too weak a sign to give up a place for, or to find one
             // by while the last place may still come back.
@@ -278,13 +300,33 @@ impl History {
             {
                 self.matched = Some(position);
                 self.misses = 0;
-                return;
+                return true;
             }
         }
         if self.misses > PATIENCE {
             self.matched = None;
             self.misses = 0;
         }
+        true
+    }
+
+    /// The place whole turns ago where the same was launched as now, in this context: where
+    /// memory is handed out as some turns ago, that tells what comes next, and not what was
+    /// launched last in the same context.
+    fn place_by_turns(&self, context: u64) -> Option<u64> {
+        let position = self.head() + 1;
+        let turn = self.phase.turn(position).filter(|_| context != 0)?;
+        let mut places = (1..=TURNS).map_while(|turns| position.checked_sub(turns * turn));
+        places.find(|&place| self.entry(place).is_some_and(|e| e.contexts[0] == context))
+    }
+
+    /// The place whole turns ago, where the place was so far, if the same runs there as now: sizes
+    /// or addresses are others, but what comes next is known all the same.
+    fn place_in_turn(&self, code: u32) -> Option<u64> {
+        let position = self.head() + 1;
+        let (turn, place) = (self.phase.turn(position)?, self.matched? + 1);
+        let in_turn = (position - place).is_multiple_of(turn);
+        (in_turn && self.entry(place)?.code == code).then_some(place)
     }
 
     /// The place in the past that pointers tell of, for a launch that is not in the ring yet: the
@@ -313,6 +355,7 @@ impl History {
                 map.remove(&context);
             }
         }
+        self.phase.forget(self.first, entry.codes);
         self.first += 1;
         if self.first.is_multiple_of(CHUNK) {
             self.peaks.pop_front();
@@ -356,6 +399,8 @@ impl History {
         self.restored = self.head();
         self.matched = Some(self.first - 1).filter(|_| !launches.is_empty());
         (self.misses, self.held) = (0, 0);
+        // What they ran is not known.
+        self.phase = Phase::default();
     }
 
     /// Estimated size of the tables in bytes.
@@ -364,6 +409,7 @@ impl History {
         let opening = self.opening.capacity() * size_of::<(u32, u32)>();
         (self.ring.capacity() * size_of::<Entry>() + opening + contexts * 24) as u64
             + self.anchors.bytes()
+            + self.phase.bytes()
     }
 }
 
@@ -427,6 +473,45 @@ mod tests {
             }
         }
         assert_eq!(history.lag(), Some(51));
+    }
+
+    /// Launches that run these, with arguments of their own in each `layout`.
+    fn run_laid_out(history: &mut History, layout: u32, codes: std::ops::Range<u32>) {
+        for code in codes {
+            history.push((code + 1000 * layout, code), iter::empty());
+        }
+    }
+
+    #[test]
+    fn the_place_is_kept_where_arguments_are_new_in_each_turn() {
+        let mut history = History::new(10_000);
+        for turn in 0..5 {
+            run(&mut history, 0..20);
+            run_laid_out(&mut history, turn, 20..60);
+            assert!(turn < 3 || history.lag() == Some(60), "turn {turn}");
+            let same = history.held();
+            assert!(turn < 3 || same == 0, "{same} launches were the same");
+        }
+        assert_eq!(history.expected(1), Some(0));
+        run(&mut history, 0..20);
+        assert!(history.held() >= 19, "{}", history.held());
+    }
+
+    #[test]
+    fn a_layout_that_comes_again_after_some_turns_is_found_there_and_not_in_the_last_batch() {
+        const BATCH: u32 = 40;
+        let mut history = History::new(10_000);
+        for turn in 0..12 {
+            for batch in 0..4 {
+                // Each batch as the one before, so that each looks as if another were to come.
+                run_laid_out(&mut history, turn % 3, 0..BATCH);
+                let next = if batch == 3 { 500 } else { turn % 3 * 1000 };
+                let expected = history.expected(1);
+                assert!(turn < 7 || expected == Some(next), "{turn}: {expected:?}");
+            }
+            run(&mut history, 500..520);
+        }
+        assert_eq!(history.lag(), Some(3 * (4 * u64::from(BATCH) + 20)));
     }
 
     #[test]

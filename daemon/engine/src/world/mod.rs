@@ -14,6 +14,7 @@ mod index;
 pub(crate) mod memory;
 mod moves;
 pub(crate) mod orders;
+mod phase;
 pub(crate) mod progress;
 #[cfg(test)]
 pub(crate) mod tests;
