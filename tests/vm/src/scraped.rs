@@ -1,9 +1,12 @@
 //! Decides whether what the daemon's metrics say of a program is what the driver did.
 //!
-//! In two things they may differ. Procfs counts replays, also those with which the driver
+//! In three things they may differ. Procfs counts replays, also those with which the driver
 //! flushes the fault buffer when an address space ends; the metrics count batches that have
 //! faults. And the event queue of a program is opened once the program has connected, while
-//! it runs: what the driver did before that stays untold.
+//! it runs: what the driver did before that stays untold. Of two entries of a batch for one page
+//! that it does not merge (a read and a write, say), the driver counts the second as a duplicate
+//! once it serves them (`check_fault_entry_duplicate`, uvm_gpu_replayable_faults.c, 535.261.03):
+//! the batch, which is what the metrics count, still has both.
 
 use oversub_vm::plan::MetricCounts;
 
@@ -13,6 +16,8 @@ use crate::probed;
 const FLUSHES: u64 = 4;
 /// Most faults, and batches of them, before the queue is open, in parts of all.
 const UNTOLD: f64 = 0.05;
+/// Most second entries for a page, beside one: one in so many faults after merging.
+const SECOND: u64 = 16;
 
 /// What is wrong with the metrics of a program. `by_queue`: the event queue was their source,
 /// which does not tell for whose sake blocks are evicted.
@@ -35,6 +40,7 @@ pub fn wrong_with(counts: &MetricCounts, by_queue: bool) -> Vec<String> {
         let least = (1.0 - untold) * all.saturating_sub(beside) as f64;
         told <= all && told as f64 >= least
     };
+    let second = 1 + procfs.merged_faults / SECOND;
     must(
         metrics.batches > 0 && nearly(metrics.batches, procfs.batches, FLUSHES),
         format!(
@@ -54,7 +60,13 @@ pub fn wrong_with(counts: &MetricCounts, by_queue: bool) -> Vec<String> {
         format!("{} events of the metrics' source dropped", counts.drops),
     );
     must(
-        metrics.merged_faults > 0 && nearly(metrics.merged_faults, procfs.merged_faults, 0),
+        metrics.merged_faults > 0
+            && metrics.merged_faults <= procfs.merged_faults + second
+            && nearly(
+                metrics.merged_faults.min(procfs.merged_faults),
+                procfs.merged_faults,
+                0,
+            ),
         format!(
             "the metrics count {} faults after merging, procfs {}",
             metrics.merged_faults, procfs.merged_faults
@@ -139,14 +151,15 @@ mod tests {
     #[test]
     fn every_difference_is_wrong() {
         type Change = fn(&mut MetricCounts);
-        let changes: [Change; 11] = [
+        let changes: [Change; 12] = [
             |c| c.metrics.pages_in += 1,
             |c| c.procfs.batches += FLUSHES + 1,
             |c| c.procfs.batches -= 1,
             |c| c.procfs.faults += 1,
             |c| c.drops = 1,
             |c| c.metrics.merged_faults = 0,
-            |c| c.metrics.merged_faults = 111,
+            |c| c.metrics.merged_faults = 118,
+            |c| c.metrics.merged_faults = 109,
             |c| c.timed_batches = 4,
             |c| c.labelled_faults = 0,
             |c| c.ended_faults = 119,
@@ -157,6 +170,13 @@ mod tests {
             change(&mut counts);
             assert_eq!(wrong_with(&counts, false).len(), 1, "{index}");
         }
+    }
+
+    #[test]
+    fn a_page_may_have_two_entries_in_a_batch() {
+        let mut counts = good();
+        counts.metrics.merged_faults += 1;
+        assert_eq!(wrong_with(&counts, false), [""; 0]);
     }
 
     #[test]
