@@ -18,7 +18,7 @@ use crate::world::World;
 /// multiple of what is under way at a time.
 const LEAST_US: f64 = 50_000.0;
 /// And so many launches.
-const LEAST_LAUNCHES: u32 = 16;
+const LEAST_LAUNCHES: u32 = 4;
 /// Nobody launches much further ahead anyway (CUDA's queues hold some 1,024 launches).
 const MOST_LAUNCHES: u32 = 1000;
 /// One in so many bytes that left was of no use.
@@ -73,9 +73,14 @@ impl RunAhead {
         self.look(now, drops && repeats && world.was_full, || {
             much && left.useless_bytes.saturating_mul(SHARE) >= left.bytes
         });
+        self.launches = self.near(pace);
+    }
+
+    /// How near the device the program is kept, if it is.
+    fn near(&self, pace: &Pace) -> Option<u32> {
         let launches = pace.launches_on_average(self.least_us);
-        self.launches = (self.pays && launches < MOST_LAUNCHES)
-            .then(|| launches.max(LEAST_LAUNCHES).max(4 * pace.stride()));
+        let least = LEAST_LAUNCHES.max(4 * pace.stride());
+        (self.pays && launches < MOST_LAUNCHES).then(|| launches.max(least))
     }
 
     /// `can`: it could pay. `useless`: it would, by what left of late. Once it does, little that
@@ -131,6 +136,23 @@ mod tests {
         assert!(ahead.pays, "since it pays nothing useless leaves");
         ahead.look(Micros(3), false, || true);
         assert!(!ahead.pays);
+    }
+
+    #[test]
+    fn the_device_is_left_much_to_do_in_time_and_a_few_launches_at_least() {
+        let near = |launch_us: u64| {
+            let mut pace = Pace::default();
+            for launch in 1..1000 {
+                pace.passed(Micros(launch * launch_us), 1);
+            }
+            let mut ahead = RunAhead::default();
+            ahead.look(Micros(0), true, || true);
+            ahead.near(&pace)
+        };
+        assert_eq!(near(100_000), Some(LEAST_LAUNCHES));
+        assert_eq!(near(10_000), Some(5));
+        assert_eq!(near(1_000), Some(50));
+        assert_eq!(near(10), None, "nobody gets as far ahead");
     }
 
     #[test]

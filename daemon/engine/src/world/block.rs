@@ -314,7 +314,12 @@ impl Blocks {
     /// A launch will use a block at this moment ([`Uses::push`]). It repeats the one `lag`
     /// launches before, if that is known.
     pub(crate) fn will_use(&mut self, slot: u32, moment: u64, stale: u64, lag: Option<u64>) {
-        self.mark(slot);
+        let block = &self.slots[slot as usize];
+        let queued = |last: u64| (self.running + 1..moment / TICKS).contains(&(last / TICKS));
+        // Where another launch that waits uses it before, its next use is that one's.
+        if !block.uses.last().is_some_and(queued) || block.frees() {
+            self.mark(slot);
+        }
         let block = &mut self.slots[slot as usize];
         block
             .habit

@@ -7,14 +7,12 @@ use std::collections::VecDeque;
 use std::iter;
 
 use super::anchors::Anchors;
-use super::phase::Phase;
-use crate::hash::{Map, mix};
+use super::phase::{PATIENCE, Phase, context};
+use crate::hash::Map;
 use crate::units::Micros;
 
 /// Lengths of the contexts by which a lost place is found again, longest first.
 const CONTEXTS: [usize; 3] = [16, 4, 1];
-/// Launches that may be missing or new before the place counts as lost.
-const PATIENCE: u64 = 8;
 /// Positions whose highest count of live blocks is kept together.
 const CHUNK: u64 = 64;
 /// Turns back at most in which a launch with the same arguments is looked for.
@@ -232,20 +230,8 @@ impl History {
 
     /// Hashes of the last launches with this one, for each length; 0 where too few.
     fn contexts(&self, exec: u32) -> [u64; CONTEXTS.len()] {
-        CONTEXTS.map(|length| {
-            if self.ring.len() + 1 < length {
-                return 0;
-            }
-            let past = self
-                .ring
-                .iter()
-                .rev()
-                .take(length - 1)
-                .map(|entry| entry.exec);
-            past.fold(mix(0, u64::from(exec)), |hash, exec| {
-                mix(hash, u64::from(exec))
-            }) | 1
-        })
+        let before = self.ring.iter().rev().map(|entry| entry.exec);
+        CONTEXTS.map(|length| context(exec, before.clone(), length))
     }
 
     /// Moves the place in the past along with a launch that is not in the ring yet. False where

@@ -12,7 +12,18 @@ use crate::hash::{Map, mix};
 /// Launches by which a lost place is found again.
 const CONTEXT: usize = 16;
 /// Launches that may be missing or new before the place counts as lost.
-const PATIENCE: u64 = 8;
+pub(super) const PATIENCE: u64 = 8;
+
+/// Hash of the last `length` launches, of which `newest` is the newest and `before` come before it,
+/// the newest first; 0 where they are fewer.
+pub(super) fn context(newest: u32, before: impl Iterator<Item = u32>, length: usize) -> u64 {
+    let (mut context, mut count) = (mix(0, u64::from(newest)), 1);
+    for launch in before.take(length - 1) {
+        context = mix(context, u64::from(launch));
+        count += 1;
+    }
+    if count == length { context | 1 } else { 0 }
+}
 
 /// The launch that runs what the newest one does, a turn before.
 #[derive(Debug, Default)]
@@ -44,12 +55,7 @@ impl Phase {
         before: impl Iterator<Item = u32>,
         at: impl Fn(u64) -> Option<u32>,
     ) -> u64 {
-        let (mut context, mut length) = (mix(0, u64::from(code)), 1);
-        for code in before.take(CONTEXT - 1) {
-            context = mix(context, u64::from(code));
-            length += 1;
-        }
-        let context = if length == CONTEXT { context | 1 } else { 0 };
+        let context = context(code, before, CONTEXT);
         let ago = self.matched.map(|matched| position - 1 - matched);
         let next = self.matched.and_then(|matched| {
             let mut ahead = (1..=self.misses + 2).map(|ahead| matched + ahead);

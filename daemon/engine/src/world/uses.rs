@@ -30,12 +30,22 @@ impl Uses {
         self.base + u64::from(kept)
     }
 
-    /// How many come before this moment.
+    /// How many come before this moment. What is asked for is of the last cycle or queued: it is
+    /// looked for from the end on, in steps that double.
     fn before(&self, moment: u64) -> usize {
         let Some(since) = moment.checked_sub(self.base) else {
             return 0;
         };
-        self.kept().partition_point(|&kept| u64::from(kept) < since)
+        let kept = self.kept();
+        let earlier = |kept: &u32| u64::from(*kept) < since;
+        let (mut step, mut end) = (1, kept.len());
+        while let Some(at) = kept.len().checked_sub(step) {
+            if earlier(&kept[at]) {
+                return at + 1 + kept[at + 1..end].partition_point(earlier);
+            }
+            (step, end) = (2 * step, at);
+        }
+        kept[..end].partition_point(earlier)
     }
 
     /// Adds a use. Moments up to `stale` are never asked for again. Of several in one
