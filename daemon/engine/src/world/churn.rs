@@ -35,6 +35,12 @@ impl Churn {
         self.away = self.away.max(away);
     }
 
+    /// So many blocks with content have no frame: what has none at some time of a turn must come
+    /// again in it, though it may be when others have given theirs up.
+    pub(crate) fn lack(&mut self, away: u64) {
+        self.away = self.away.max(away);
+    }
+
     /// More comes again than must, turn after turn, as far as is known when launches before
     /// `floor` are over. `turn`: the launches after which the program repeats itself, where it
     /// does.
@@ -81,6 +87,18 @@ mod tests {
     #[test]
     fn what_comes_though_all_has_room_is_none() {
         assert_eq!(turns(100, 0), [false; 3]);
+    }
+
+    #[test]
+    fn what_has_no_room_at_any_time_of_the_turn_counts() {
+        let mut churn = Churn::default();
+        for turn in 1..=4 {
+            churn.lack(60);
+            for _ in 0..101 {
+                churn.came(BLOCK_BYTES, 50);
+            }
+            assert!(!churn.is_seen(10 * turn, Some(10)), "turn {turn}");
+        }
     }
 
     #[test]

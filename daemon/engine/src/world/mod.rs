@@ -490,6 +490,11 @@ impl World {
             (block.unproven, block.presumed) = (false, true);
             self.usefulness.useful(BLOCK_BYTES);
             self.note(slot, Step::Came(Fate::Useful));
+        } else if repeats && there && block.surprised > 0 {
+            // It came because launches used it by chance at the same place of the cycle before.
+            // Whether one did so again nobody saw.
+            block.unproven = false;
+            self.usefulness.taken_back(BLOCK_BYTES);
         }
     }
 

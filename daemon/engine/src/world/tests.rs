@@ -339,6 +339,35 @@ fn what_faulted_in_one_cycle_after_the_other_is_expected_in_more_though_it_fault
 }
 
 #[test]
+fn what_was_fetched_since_it_faulted_by_chance_before_is_neither_useful_nor_wasted() {
+    let (mut world, other) = surprised_at(&[4 * LONG + 32, 5 * LONG + 32], 6 * LONG + 48, LONG);
+    world.usefulness = Usefulness::default();
+    let come = |world: &mut World| {
+        let (mut stats, mut commands) = (Stats::default(), Vec::new());
+        let (operation, reason) = (Operation::Prefetch, Reason::Needed);
+        world.order(
+            Micros(2),
+            operation,
+            other,
+            reason,
+            &mut stats,
+            &mut commands,
+        );
+        world.blocks.set(other, Residency::Device);
+    };
+    come(&mut world);
+    assert_eq!(world.usefulness.issued_bytes, BLOCK_BYTES);
+    world.gone_past(other);
+    assert_eq!(world.usefulness.issued_bytes, 0, "as if it had never been");
+    evict(&mut world, other, |_| ());
+    assert_eq!(judged(&world), (0, 0));
+
+    come(&mut world);
+    evict(&mut world, other, |_| ());
+    assert_eq!(judged(&world), (0, 1), "it left before its time");
+}
+
+#[test]
 fn in_a_short_cycle_it_is_expected_in_the_next_one_alone() {
     let next = |launches| {
         let (world, other) = surprised_at(&[18, 22, 26, 30], launches, 4);

@@ -19,6 +19,9 @@ use crate::units::{BLOCK_BYTES, Micros, Range};
 /// Visits from which it can be told where they lie over a turn of the program or more: they
 /// then show all that it does with those blocks.
 const VISITS: u64 = 64;
+/// In each so many turns of it there must be as many: a few in each turn cost nothing that is worth
+/// a trial, however many come together.
+const VISITS_TURNS: u64 = 16;
 /// Otherwise one in so many blocks of the device, where that is more.
 const VISITS_SHARE: u64 = 4;
 /// One of several allocations that are told together was visited so often.
@@ -145,6 +148,11 @@ impl Visits {
         self.looked_for |= visit.count >= VISITS || self.unseen >= VISITS;
     }
 
+    /// So many blocks with content have no frame.
+    pub(crate) fn lack(&mut self, away: u64) {
+        self.churn.lack(away);
+    }
+
     /// A fault, or what the driver brings with it, moved so many bytes of a block of the object of
     /// this name; `arrives`: it was not there yet.
     pub(crate) fn brought(&mut self, name: u64, bytes: u64, arrives: bool) {
@@ -201,7 +209,9 @@ impl Visits {
         let share = |visit: &Visit| {
             let launches = floor.saturating_sub(visit.since);
             let enough = match turn {
-                Some(turn) if launches >= turn => VISITS,
+                Some(turn) if launches >= turn => {
+                    VISITS * launches.div_ceil(turn.saturating_mul(VISITS_TURNS))
+                }
                 _ => VISITS.max(capacity / VISITS_SHARE),
             };
             let seen = visit.stay == Stay::Migrates && launches >= LAUNCHES && now >= visit.until;
@@ -426,6 +436,16 @@ mod tests {
         );
         visits.came(TABLE, (GRANULE, true), 0, 6);
         assert_eq!(visits.sparse(1 << 20, (6, NOW), Some(6)), found(65, 6));
+    }
+
+    #[test]
+    fn a_few_visits_in_each_turn_tell_nothing_however_many_they_are() {
+        let tells = |turns: u64| {
+            let mut visits = Visits::default();
+            seen(&mut visits, 64, GRANULE);
+            visits.sparse(256, (6 * turns, NOW), Some(6)).is_some()
+        };
+        assert_eq!([1, 16, 17].map(tells), [true, true, false]);
     }
 
     #[test]

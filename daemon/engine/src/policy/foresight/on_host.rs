@@ -201,6 +201,8 @@ impl OnHost {
             let_migrate(now, address, Reason::Renewed, world, stats, commands);
         }
         self.marks.pass((world.floor(), now), turn(world));
+        let away = world.blocks.live().saturating_sub(world.blocks.frames());
+        world.visits.lack(away);
         self.resume(now, world, stats, commands);
         self.fetch_rest(now, world, stats, commands);
         if self.trial.is_some() {
