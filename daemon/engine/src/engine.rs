@@ -221,8 +221,10 @@ impl Engine {
         }
         // Whatever a policy made of it.
         let useful = &self.world.usefulness;
-        self.stats.prefetch_issued_bytes = useful.issued_bytes;
-        self.stats.prefetch_useful_bytes = useful.useful_bytes;
+        self.stats.prefetch_issued_bytes = useful.asked_bytes();
+        // What turned out to be wasted is taken from it again, and a counter must not fall.
+        self.stats.prefetch_useful_bytes =
+            useful.useful_bytes.max(self.stats.prefetch_useful_bytes);
         self.stats.prefetch_late_bytes = useful.late_bytes;
         self.stats.prefetch_wasted_bytes = useful.wasted_bytes;
         self.stats.history_dropped = self.world.history.dropped();

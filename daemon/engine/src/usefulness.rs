@@ -1,7 +1,7 @@
 //! What became of prefetched bytes: useful, late or wasted.
 //!
 //! Owns the counters and their window for the breaker. A byte is issued once and ends as
-//! exactly one of the three, or is still open.
+//! exactly one of the three, or is still open, or is taken back where nobody will ever know.
 
 /// Prefetched bytes by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(crate) struct Usefulness {
     pub late_bytes: u64,
     /// Gone from the device before anything used them.
     pub wasted_bytes: u64,
+    /// Issued as well, but judged no more.
+    pub taken_back_bytes: u64,
 }
 
 /// How much of what a launch was taken to use it needed, as far as its absent blocks show:
@@ -64,9 +66,16 @@ impl Usefulness {
         self.issued_bytes += bytes;
     }
 
-    /// Issued, and refused by the driver: as if it had never been.
+    /// Issued, and refused by the driver, or of no launch that would show its use: nothing is
+    /// learned from it.
     pub(crate) fn taken_back(&mut self, bytes: u64) {
         self.issued_bytes = self.issued_bytes.saturating_sub(bytes);
+        self.taken_back_bytes += bytes;
+    }
+
+    /// All that was ever asked for; never less than before.
+    pub(crate) fn asked_bytes(&self) -> u64 {
+        self.issued_bytes + self.taken_back_bytes
     }
 
     pub(crate) fn useful(&mut self, bytes: u64) {
@@ -105,6 +114,7 @@ impl Usefulness {
             useful_bytes: self.useful_bytes.saturating_sub(before.useful_bytes),
             late_bytes: self.late_bytes - before.late_bytes,
             wasted_bytes: self.wasted_bytes - before.wasted_bytes,
+            taken_back_bytes: self.taken_back_bytes - before.taken_back_bytes,
         }
     }
 }

@@ -359,6 +359,8 @@ fn what_was_fetched_since_it_faulted_by_chance_before_is_neither_useful_nor_wast
     assert_eq!(world.usefulness.issued_bytes, BLOCK_BYTES);
     world.gone_past(other);
     assert_eq!(world.usefulness.issued_bytes, 0, "as if it had never been");
+    let asked = world.usefulness.asked_bytes();
+    assert_eq!(asked, BLOCK_BYTES, "a counter never falls");
     evict(&mut world, other, |_| ());
     assert_eq!(judged(&world), (0, 0));
 
