@@ -154,6 +154,27 @@ fn noise_changes_times_by_seed_and_within_its_percent() {
 }
 
 #[test]
+fn what_was_recorded_is_repeated_and_each_iteration_is_told() {
+    let (_folder, trace) = one_trace();
+    let always = ["--policy", "foresight", "--ratio", "1.5"];
+    let times = |more: &[&str]| {
+        let told = simulate(&[&trace], &[&always[..], more, &["--json"]].concat());
+        let all = json(&told)[0]["iterations_us"].clone();
+        let times = all.as_array().expect("an array of times").iter();
+        times.filter_map(Value::as_f64).collect::<Vec<f64>>()
+    };
+    let (recorded, long) = (times(&[]), times(&["--repeat", "20"]));
+    assert_eq!((recorded.len(), long.len()), (6, 20));
+    assert_eq!(recorded[..5], long[..5]);
+    assert!(long.iter().all(|us| *us > 0.0), "{long:?}");
+    let table = ["--repeat", "20", "--iterations"];
+    let told = simulate(&[&trace], &[&always[..], &table].concat());
+    assert!(told.out.starts_with("small foresight "), "{told:?}");
+    // Trace, policy, memory and its unit.
+    assert_eq!(told.out.split_whitespace().count(), 4 + 20, "{told:?}");
+}
+
+#[test]
 fn the_same_command_prints_the_same_bytes_with_any_number_of_threads() {
     let (folder, trace) = one_trace();
     let other = write(folder.path(), "other", &sweep(32, 4, 100));

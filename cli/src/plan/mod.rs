@@ -50,7 +50,7 @@ pub fn plan(options: &PlanOptions) -> Result<ExitCode> {
         ));
     };
     options.costs.apply(&mut machine);
-    let program = read(&options.trace, &options.costs.times())?;
+    let program = read(&options.trace, &options.costs.variant())?;
     let links = if options.links.is_empty() {
         &Link::ALL[..]
     } else {

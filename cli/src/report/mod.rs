@@ -272,6 +272,7 @@ mod tests {
             memory_bytes,
             iteration_us: over_bound * 1e6,
             first_iteration_us: over_bound * 2e6,
+            iterations_us: vec![over_bound * 2e6, over_bound * 1e6],
             ideal_us: 5e5,
             bound_us: 1e6,
             bound: "lb1-streaming".to_owned(),

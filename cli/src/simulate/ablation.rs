@@ -37,7 +37,7 @@ pub(super) fn print(grid: &Grid, options: &SimulateOptions) -> Result<ExitCode> 
     let pool = grid::pool(options.threads)?;
     let mut ratios: Vec<(String, Vec<Figures>)> = Vec::new();
     for path in &grid.traces {
-        let program = grid::read(path, &grid.times)?;
+        let program = grid::read(path, &grid.variant)?;
         for memory in &grid.memories {
             let machine = machine_with(&grid.machine, memory.bytes(&program), &program)?;
             let entry = policy::named("foresight").context("there is no policy foresight")?;

@@ -41,7 +41,7 @@ pub(super) fn print(grid: &Grid, what: BlockAtLaunch, json: bool) -> Result<()> 
     else {
         return usage("--explain is for one run: one trace, one policy, one size of memory");
     };
-    let program = grid::read(path, &grid.times)?;
+    let program = grid::read(path, &grid.variant)?;
     let machine = machine_with(&grid.machine, memory.bytes(&program), &program)?;
     let ask = ask(&program, what)?;
     let options = run::Options {

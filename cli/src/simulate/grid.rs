@@ -21,7 +21,7 @@ use oversub_sim::units::BLOCK_BYTES;
 use rayon::iter::{IntoParallelIterator, ParallelBridge, ParallelIterator};
 
 use super::result::{Engine, Prefetch, RunResult};
-use super::times::Times;
+use super::variant::Variant;
 use crate::progress::Progress;
 use crate::size::Size;
 use crate::usage::{Usage, usage};
@@ -55,8 +55,8 @@ pub struct Grid {
     pub memories: Vec<Memory>,
     /// The machine, but for its memory.
     pub machine: Machine,
-    /// Times of launches.
-    pub times: Times,
+    /// How programs differ from their traces.
+    pub variant: Variant,
     /// How each is run.
     pub options: run::Options,
     /// What runs begin with and leave.
@@ -110,13 +110,15 @@ pub fn pool(threads: Option<NonZeroUsize>) -> Result<rayon::ThreadPool> {
         .with_context(|| format!("cannot start {threads} threads (give a smaller --threads)"))
 }
 
-/// Reads a trace whose launches take these times.
+/// Reads a trace, and makes the program of it that is to be run.
 ///
 /// # Errors
-/// [`Usage`] with file, line and what is wrong.
-pub fn read(path: &Path, times: &Times) -> Result<Program> {
+/// [`Usage`] with file, line and what is wrong, or why it cannot be repeated.
+pub fn read(path: &Path, variant: &Variant) -> Result<Program> {
     let program = trace::read(path).map_err(|error| Usage(error.to_string()))?;
-    Ok(times.of(program))
+    let varied = variant.of(program);
+    let varied = varied.map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+    Ok(varied)
 }
 
 /// A machine with this much memory.
@@ -172,7 +174,7 @@ impl Grid {
     }
 
     fn trace(&self, path: &Path, progress: &Mutex<Progress>) -> Result<OfTrace> {
-        let program = read(path, &self.times)?;
+        let program = read(path, &self.variant)?;
         let machines = self
             .memories
             .iter()
@@ -347,6 +349,11 @@ fn result(program: &Program, machine: &Machine, entry: &Entry, outcome: &Outcome
         memory_bytes: machine.memory_bytes,
         iteration_us: steady.time.as_micros_f64(),
         first_iteration_us: outcome.first().time.as_micros_f64(),
+        iterations_us: outcome
+            .iterations
+            .iter()
+            .map(|iteration| iteration.time.as_micros_f64())
+            .collect(),
         ideal_us: steady.ideal.as_micros_f64(),
         bound_us: 0.0,
         future_bound_us: 0.0,

@@ -11,7 +11,7 @@ mod list;
 pub mod options;
 pub mod result;
 pub mod show;
-pub mod times;
+pub mod variant;
 
 use std::process::ExitCode;
 
@@ -56,6 +56,8 @@ pub fn simulate(options: &SimulateOptions) -> Result<ExitCode> {
             .filter_map(|run| run.as_ref().ok())
             .collect();
         println!("{}", serde_json::to_string(&runs)?);
+    } else if options.iterations {
+        print!("{}", show::iterations(&results));
     } else {
         print!("{}", show::tables(&results, &grid.machine.name));
     }
@@ -114,7 +116,7 @@ fn grid(options: &SimulateOptions) -> Result<Grid> {
         policies,
         memories,
         machine,
-        times: options.costs.times(),
+        variant: options.costs.variant(),
         options: run::Options {
             lifetimes: options.costs.lifetimes(),
             timeline: options.timeline.is_some(),

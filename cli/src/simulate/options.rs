@@ -11,7 +11,7 @@ use oversub_sim::machine::{self, Machine, Ssd};
 use oversub_sim::policy::POLICIES;
 use oversub_sim::units::{Nanos, Rate as SimRate};
 
-use super::times::Times;
+use super::variant::Variant;
 use crate::size::{Rate, Size};
 use crate::usage::usage;
 use crate::why::BlockAtLaunch;
@@ -96,6 +96,10 @@ pub struct SimulateOptions {
         conflicts_with_all = ["ablation", "warm", "timeline", "profile_in", "profile_out"]
     )]
     pub explain: Option<BlockAtLaunch>,
+    /// Instead of the table, print the time of each iteration, milliseconds; with --json they
+    /// always come
+    #[arg(long)]
+    pub iterations: bool,
     /// List the policies and the machines, and do nothing else
     #[arg(long)]
     pub list: bool,
@@ -178,6 +182,10 @@ pub struct CostOptions {
     /// do [default: 0]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub noise: Option<f64>,
+    /// Repeat what was recorded until there are N iterations: what a policy does in the long
+    /// run, or after many iterations, takes longer than most traces are
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub repeat: usize,
     /// Whether policies and bounds know what the framework's allocator hands out and takes
     /// back
     #[arg(long, value_enum, default_value_t = Lifetimes::On)]
@@ -306,9 +314,10 @@ impl CostOptions {
         set(&mut machine.launch_queue, self.launch_queue);
     }
 
-    /// Times of launches.
-    pub fn times(&self) -> Times {
-        Times {
+    /// How programs differ from their traces.
+    pub fn variant(&self) -> Variant {
+        Variant {
+            iterations: self.repeat,
             scale: self.compute_scale.unwrap_or(1.0),
             noise_percent: self.noise.unwrap_or(0.0),
             seed: self.seed,

@@ -17,6 +17,9 @@ pub struct RunResult {
     pub iteration_us: f64,
     /// Time of iteration 0, in which nothing is learned yet.
     pub first_iteration_us: f64,
+    /// Time of each iteration, where the program marks it to begin.
+    #[serde(default)]
+    pub iterations_us: Vec<f64>,
     /// Time of an iteration with everything resident.
     pub ideal_us: f64,
     /// Time that no policy of its class can beat.

@@ -95,6 +95,21 @@ fn row(run: &RunResult) -> [String; 10] {
     ]
 }
 
+/// The time of each iteration, milliseconds: one line for each run.
+pub fn iterations(traces: &[OfTrace]) -> String {
+    let mut out = String::new();
+    let sizes = traces.iter().flat_map(|of_trace| &of_trace.sizes);
+    for run in sizes.flat_map(|size| size.runs.iter().flatten()) {
+        let memory = Size(run.memory_bytes);
+        let _ = write!(out, "{} {} {memory}:", run.trace, run.policy);
+        for us in &run.iterations_us {
+            let _ = write!(out, " {:.1}", us / 1e3);
+        }
+        out.push('\n');
+    }
+    out
+}
+
 /// A duration in the unit that reads best.
 pub fn time(us: f64) -> String {
     if us >= 1e7 {

@@ -621,7 +621,7 @@ fn dying(remaining: &BTreeMap<u64, u64>, region: Region) -> Region {
 
 /// By iteration: its launch at which most bytes are handed out, by the framework's allocator where
 /// that is told, or else by the driver; its first launch where there are none.
-fn peaks(steps: &[Step], lifetimes: bool, iterations: &[Range<u32>]) -> Vec<u32> {
+pub(super) fn peaks(steps: &[Step], lifetimes: bool, iterations: &[Range<u32>]) -> Vec<u32> {
     let starts = iterations.iter().map(|launches| (launches.start, 0));
     let mut peaks: Vec<(u32, u64)> = starts.collect();
     let (mut bytes, mut begun) = (0_u64, 0_usize);

@@ -8,6 +8,7 @@ mod intern;
 mod program;
 mod random;
 mod reader;
+mod repeat;
 mod touches;
 
 pub use builder::{BuildError, LaunchSpec, Limits, ProgramBuilder};
@@ -17,3 +18,4 @@ pub use program::{
 };
 pub use random::Random;
 pub use reader::{LINE_BYTES, Problem, TraceError, read, read_from};
+pub use repeat::RepeatError;
