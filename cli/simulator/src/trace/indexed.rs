@@ -67,13 +67,13 @@ impl Thinner {
         self.parts.clear();
         for region in regions.filter(|region| region.bytes > 0) {
             let part = part_of(region);
-            let bounds = |at: u64| {
-                at.is_multiple_of(BLOCK_BYTES)
-                    || part.is_some_and(|part| at == part.address || at == part.end())
-            };
-            if part == Some(region) {
+            let is_block = |at: u64| at.is_multiple_of(BLOCK_BYTES);
+            let begins = part.is_some_and(|part| region.address == part.address);
+            // What the allocator rounded up to is handed out, and never used.
+            let ends = part.is_some_and(|part| part.end() - region.end() < BLOCK_BYTES);
+            if begins && ends {
                 self.parts.push(region);
-            } else if bounds(region.address) && bounds(region.end()) {
+            } else if (begins || is_block(region.address)) && (ends || is_block(region.end())) {
                 self.runs.push(blocks_of(region));
             } else {
                 self.others.push(blocks_of(region));

@@ -70,6 +70,8 @@ pub(crate) struct Visit {
     /// How often it was tried in vain, and until when nothing is concluded.
     disappointments: u32,
     until: Micros,
+    /// That was when the program was not known to repeat itself: other launches were compared.
+    guessed: bool,
     stay: Stay,
     /// It stayed on the host in an earlier run.
     expected: bool,
@@ -205,6 +207,13 @@ impl Visits {
             return None;
         }
         self.unseen = 0;
+        if turn.is_some() {
+            for visit in self.by_allocation.values_mut() {
+                if std::mem::take(&mut visit.guessed) {
+                    (visit.disappointments, visit.until) = (0, Micros(0));
+                }
+            }
+        }
         let churns = self.churn.is_seen(floor, turn);
         let share = |visit: &Visit| {
             let launches = floor.saturating_sub(visit.since);
@@ -259,10 +268,18 @@ impl Visits {
     }
 
     /// It migrates again, and was tried in vain: nothing is concluded until then, and for four
-    /// times as long after each further disappointment.
-    pub(crate) fn disappointed(&mut self, address: u64, now: Micros, until: Micros) {
+    /// times as long after each further disappointment. `guessed`: it was not the same launches
+    /// that were compared, so it is tried anew as soon as they can be.
+    pub(crate) fn disappointed(
+        &mut self,
+        address: u64,
+        now: Micros,
+        until: Micros,
+        guessed: bool,
+    ) {
         self.set(address, Stay::Migrates);
         let visit = self.by_allocation.entry(address).or_default();
+        visit.guessed = guessed;
         let wait_us = until.0.saturating_sub(now.0) << (2 * visit.disappointments);
         visit.until = Micros(now.0.saturating_add(wait_us));
         visit.disappointments = (visit.disappointments + 1).min(DISAPPOINTMENTS);
@@ -277,7 +294,8 @@ impl Visits {
     /// The driver does not do so.
     pub(crate) fn refused(&mut self, address: u64) {
         self.set(address, Stay::Migrates);
-        self.by_allocation.entry(address).or_default().until = Micros(u64::MAX);
+        let visit = self.by_allocation.entry(address).or_default();
+        (visit.until, visit.guessed) = (Micros(u64::MAX), false);
     }
 
     /// Memory is handed out in this allocation.
@@ -504,7 +522,7 @@ mod tests {
         let (mut now, mut waited) = (Micros(0), Vec::new());
         for _ in 0..3 {
             visits.set(TABLE, Stay::Stays);
-            visits.disappointed(TABLE, now, Micros(now.0 + 100));
+            visits.disappointed(TABLE, now, Micros(now.0 + 100), false);
             let since = now;
             loop {
                 seen(&mut visits, 64, GRANULE);
@@ -516,6 +534,19 @@ mod tests {
             waited.push(now.0 - since.0);
         }
         assert_eq!(waited, [100, 400, 1600]);
+    }
+
+    #[test]
+    fn who_was_wrong_by_a_guess_is_tried_anew_once_the_program_repeats_itself() {
+        for (guessed, anew) in [(true, true), (false, false)] {
+            let mut visits = Visits::default();
+            visits.disappointed(TABLE, NOW, Micros(NOW.0 * 1000), guessed);
+            seen(&mut visits, 64, GRANULE);
+            assert_eq!(visits.sparse(256, (8, NOW), None), None);
+            seen(&mut visits, 64, GRANULE);
+            let found = visits.sparse(256, (8, NOW), Some(8));
+            assert_eq!(found.is_some(), anew, "{guessed}");
+        }
     }
 
     #[test]
