@@ -2,7 +2,9 @@
 //!
 //! What is repeated is the longest run of recorded iterations that leaves memory as it found it,
 //! so that one may follow another: the same allocations, and the same parts handed out of them. A
-//! caching allocator comes back to that soon, though not after each iteration.
+//! caching allocator comes back to that soon, though not after each iteration. Where there are such
+//! runs, one is taken that the program was seen to begin anew: what was recorded behind it launches
+//! what the run does, so that what happens every third iteration does so for ever.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -75,16 +77,29 @@ impl Program {
     }
 
     /// The longest run of iterations that begins and ends with the same memory, the first of
-    /// several. The end of the last one counts where the program takes nothing apart there.
+    /// several; one that was seen to begin anew, where there are any. The end of the last iteration
+    /// counts where the program takes nothing apart there.
     fn run(&self) -> Option<Range<usize>> {
         let memory = self.memory();
-        let runs = (SETTLING..memory.len()).flat_map(|start| {
-            let alike = |end: &usize| memory[*end] == memory[start];
-            let end = (start + 1..memory.len()).rev().find(alike);
-            end.map(|end| start..end)
-        });
-        // The last of equal ones is found by `max_by_key`.
-        runs.rev().max_by_key(ExactSizeIterator::len)
+        let does: Vec<u64> = self.iterations.iter().map(|one| self.does(one)).collect();
+        let runs = (SETTLING..memory.len())
+            .flat_map(|start| (start + 1..memory.len()).map(move |end| start..end));
+        let runs = runs.filter(|run| memory[run.start] == memory[run.end]);
+        runs.rev().max_by_key(|run| {
+            let behind = &does[run.end.min(does.len())..];
+            let again = does[run.clone()].iter().cycle();
+            let anew = !behind.is_empty() && again.zip(behind).all(|(one, other)| one == other);
+            (anew, run.len())
+        })
+    }
+
+    /// What these launches run, as a hash.
+    fn does(&self, launches: &Range<u32>) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for launch in &self.launches[launches.start as usize..launches.end as usize] {
+            (launch.name, launch.signature).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// What is allocated and handed out at the beginning of each iteration and at the end, as
@@ -258,6 +273,28 @@ mod tests {
         assert_eq!(long.launches(), recorded.launches());
         assert_eq!(long.steady(), recorded.steady());
         assert_eq!(long.iterations(), recorded.iterations());
+    }
+
+    #[test]
+    fn a_run_that_was_seen_to_begin_anew_is_preferred() {
+        // Memory is the same at the beginning of each, and every third one does more.
+        let program = |iterations: u64| {
+            let mut builder = ProgramBuilder::new("thirds");
+            builder.alloc(BASE, BLOCK_BYTES).unwrap();
+            for number in 0..iterations {
+                builder.iteration(number).unwrap();
+                for name in ["step", "average"] {
+                    if name == "step" || number % 3 == 2 {
+                        let reads = [block(0)];
+                        let spec = LaunchSpec::kernel(name, Nanos::from_micros(1), &reads, &[]);
+                        builder.launch(spec).unwrap();
+                    }
+                }
+            }
+            builder.finish()
+        };
+        let long = program(7).repeated(14).unwrap();
+        assert_eq!(names(&long), names(&program(14)));
     }
 
     #[test]

@@ -17,6 +17,9 @@ const RESOLUTION: u64 = 8;
 /// One in so many of the latest steps counts for what passes at a time.
 const STEPS: f64 = 16.0;
 
+/// Stretches of launches by which it is told whether these are alike.
+const STRETCHES: u64 = 4;
+
 /// A moment: the oldest launch that was not over, and the time.
 pub(super) type Moment = (u64, Micros);
 
@@ -114,6 +117,18 @@ impl Marks {
         })
     }
 
+    /// Of the last stretches of so many launches, one took more than `times` as long as another.
+    pub(super) fn vary(&self, launches: u64, times: f64) -> bool {
+        let newest = self.marks.back().map_or(0, |(newest, _)| *newest);
+        let ends = (0..=STRETCHES).map_while(|back| newest.checked_sub(back * launches.max(1)));
+        let ends: Vec<f64> = ends.map_while(|end| self.at(end)).collect();
+        let took = ends.windows(2).map(|ends| ends[0] - ends[1]);
+        let (least, most) = took.fold((f64::INFINITY, 0.0), |(least, most), took| {
+            (took.min(least), took.max(most))
+        });
+        most > times * least
+    }
+
     /// The last so many launches before a moment, or a few more; none where it is not known any
     /// more.
     pub(super) fn last(&self, launches: u64, until: Moment) -> Option<Stretch> {
@@ -153,6 +168,16 @@ mod tests {
                 launch_us
             })
         );
+    }
+
+    #[test]
+    fn launches_vary_where_one_stretch_of_them_takes_longer_than_another() {
+        // The last stretches of 10 take 6.5 to 9.6 ms.
+        let (marks, _) = marks(1000, None);
+        assert!(!marks.vary(10, 2.0));
+        let (long, _) = self::marks(200, None);
+        assert!(long.vary(40, 2.0), "from 2.4 to 7.2 ms");
+        assert!(!Marks::default().vary(10, 2.0), "nothing is known");
     }
 
     #[test]

@@ -42,8 +42,9 @@ const TURN: u64 = 8;
 /// Where it does not, as many launches are compared as made so many visits, whose number is known
 /// to about [`NOISE`] then.
 const VISITS: u64 = 256;
-/// Launches that are compared there at most.
+/// Launches that are compared there at most, and where some take so many times as long as others.
 const LAUNCHES: u64 = 16;
+const VARIES: f64 = 2.0;
 /// Turns of the program that frames are given to settle.
 const SETTLE: u64 = 2;
 /// Turns after which migrating is compared again: it costs one.
@@ -259,6 +260,12 @@ impl OnHost {
         };
         let seen = moment.0.saturating_sub(found.since);
         let few = (seen * VISITS / found.count.max(1)).clamp(STRIDE, LAUNCHES);
+        // A few launches say nothing of others that do more or less.
+        let few = if self.marks.vary(few, VARIES) {
+            LAUNCHES
+        } else {
+            few
+        };
         let launches = launches.unwrap_or(few);
         let Some(mut last) = self.marks.last(launches, moment) else {
             return;
