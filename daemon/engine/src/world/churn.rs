@@ -29,10 +29,9 @@ pub(crate) struct Churn {
 
 impl Churn {
     /// A fault, or what the driver brings with it, moved so many bytes of a block that had been on
-    /// the device before, while so many blocks with content had no frame.
-    pub(crate) fn came(&mut self, bytes: u64, away: u64) {
+    /// the device before.
+    pub(crate) fn came(&mut self, bytes: u64) {
         self.again += bytes;
-        self.away = self.away.max(away);
     }
 
     /// So many blocks with content have no frame: what has none at some time of a turn must come
@@ -71,9 +70,11 @@ mod tests {
     fn turns<const N: usize>(again: u64, away: u64) -> [bool; N] {
         let mut churn = Churn::default();
         std::array::from_fn(|turn| {
-            for block in 0..again {
-                churn.came(BLOCK_BYTES, away.min(block));
+            for _ in 0..again {
+                churn.came(BLOCK_BYTES);
             }
+            churn.lack(away);
+            churn.lack(away / 2);
             churn.is_seen(10 * (turn as u64 + 1), Some(10))
         })
     }
@@ -94,9 +95,8 @@ mod tests {
         let mut churn = Churn::default();
         for turn in 1..=4 {
             churn.lack(60);
-            for _ in 0..101 {
-                churn.came(BLOCK_BYTES, 50);
-            }
+            churn.came(101 * BLOCK_BYTES);
+            churn.lack(50);
             assert!(!churn.is_seen(10 * turn, Some(10)), "turn {turn}");
         }
     }
@@ -105,7 +105,8 @@ mod tests {
     fn turns_must_follow_each_other_and_be_whole() {
         let mut churn = Churn::default();
         let mut after = |blocks: u64, floor, turn| {
-            churn.came(blocks * BLOCK_BYTES, 10);
+            churn.lack(10);
+            churn.came(blocks * BLOCK_BYTES);
             churn.is_seen(floor, turn)
         };
         assert!(!after(100, 10, Some(10)));

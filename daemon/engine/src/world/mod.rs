@@ -343,9 +343,7 @@ impl World {
         if let Some(allocation) = self.memory.allocation_at(block.id.address()) {
             let (address, floor) = (allocation.range.address, self.floor());
             if self.use_on_host && block.left > 0 {
-                let came = (bytes, arrives);
-                let away = self.blocks.live().saturating_sub(self.blocks.frames());
-                self.visits.came(address, came, away, floor);
+                self.visits.came(address, (bytes, arrives), floor);
             }
         }
     }

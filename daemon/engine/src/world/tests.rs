@@ -745,3 +745,29 @@ fn what_died_since_the_last_launch_is_born_again_like_all_else() {
     assert_eq!(world.blocks.live(), 0, "they are dead");
     assert_eq!(world.growth(floor + 4), 8);
 }
+
+#[test]
+fn a_block_is_ranked_anew_unless_an_earlier_launch_that_waits_uses_it() {
+    let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+    let mut world = World::new(&config);
+    let range = Range {
+        address: BLOCK_BYTES,
+        bytes: BLOCK_BYTES,
+    };
+    world.alloc(range, false, Residency::Device, &mut Stats::default());
+    let blocks = &mut world.blocks;
+    let slot = blocks.find(BlockId(1)).expect("it is tracked");
+    let mut changes = |running: u64, position: u64| {
+        while blocks.next_changed().is_some() {}
+        blocks.set_running(running);
+        blocks.will_use(slot, position * TICKS, 0, None);
+        blocks.next_changed() == Some(slot)
+    };
+    assert!(changes(1, 3), "its first use");
+    assert!(!changes(2, 5), "launch 3 comes first");
+    assert!(
+        changes(5, 7),
+        "launch 5 runs by now: the next use is this one's"
+    );
+    assert!(changes(9, 11), "nothing that waits uses it");
+}

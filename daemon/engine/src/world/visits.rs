@@ -129,17 +129,10 @@ pub(crate) struct Visits {
 }
 
 impl Visits {
-    /// While so many blocks with content had no frame, a fault, or what the driver brings with
-    /// it, moved so many bytes of a block that had been on the device before; `arrives`: it was
-    /// not there yet.
-    pub(crate) fn came(
-        &mut self,
-        address: u64,
-        (bytes, arrives): (u64, bool),
-        away: u64,
-        floor: u64,
-    ) {
-        self.churn.came(bytes, away);
+    /// A fault, or what the driver brings with it, moved so many bytes of a block that had been on
+    /// the device before; `arrives`: it was not there yet.
+    pub(crate) fn came(&mut self, address: u64, (bytes, arrives): (u64, bool), floor: u64) {
+        self.churn.came(bytes);
         let visit = self.by_allocation.entry(address).or_default();
         if visit.count == 0 && visit.bytes == 0 {
             visit.since = floor;
@@ -270,13 +263,7 @@ impl Visits {
     /// It migrates again, and was tried in vain: nothing is concluded until then, and for four
     /// times as long after each further disappointment. `guessed`: it was not the same launches
     /// that were compared, so it is tried anew as soon as they can be.
-    pub(crate) fn disappointed(
-        &mut self,
-        address: u64,
-        now: Micros,
-        until: Micros,
-        guessed: bool,
-    ) {
+    pub(crate) fn disappointed(&mut self, address: u64, now: Micros, until: Micros, guessed: bool) {
         self.set(address, Stay::Migrates);
         let visit = self.by_allocation.entry(address).or_default();
         visit.guessed = guessed;
@@ -407,7 +394,7 @@ mod tests {
     fn seen(visits: &mut Visits, count: u64, bytes: u64) {
         for visit in 0..count {
             let launch = visit / 10;
-            visits.came(TABLE, (bytes, true), 0, launch);
+            visits.came(TABLE, (bytes, true), launch);
         }
     }
 
@@ -452,7 +439,7 @@ mod tests {
             None,
             "not a whole turn"
         );
-        visits.came(TABLE, (GRANULE, true), 0, 6);
+        visits.came(TABLE, (GRANULE, true), 6);
         assert_eq!(visits.sparse(1 << 20, (6, NOW), Some(6)), found(65, 6));
     }
 
@@ -481,11 +468,12 @@ mod tests {
         let mut visits = Visits::default();
         let mut turn = |launch: u64, fetched: u64| {
             for _ in 0..64 {
-                visits.came(TABLE, (BLOCK_BYTES, true), 31, launch);
+                visits.came(TABLE, (BLOCK_BYTES, true), launch);
             }
             for _ in 0..fetched {
                 visits.fetched(TABLE);
             }
+            visits.lack(31);
             visits.sparse(256, (launch + 10, NOW), Some(10))
         };
         assert_eq!(turn(0, 0), None, "one turn may be the first");
@@ -501,7 +489,7 @@ mod tests {
         for visit in 0..80 {
             let bytes = if visit % 4 == 3 { BLOCK_BYTES } else { GRANULE };
             let table = tables[visit % 4];
-            visits.came(table, (bytes, true), 0, visit as u64 / 10);
+            visits.came(table, (bytes, true), visit as u64 / 10);
         }
         assert_eq!(
             visits.sparse(256, (8, NOW), Some(8)),
@@ -509,7 +497,7 @@ mod tests {
             "60 sparse ones"
         );
         for visit in 0..80 {
-            visits.came(tables[visit % 3], (GRANULE, true), 0, 8);
+            visits.came(tables[visit % 3], (GRANULE, true), 8);
         }
         let found = visits.sparse(256, (8, NOW), Some(8));
         let found = found.map(|found| found.visited.iter().map(|one| one.0).collect());

@@ -518,7 +518,9 @@ impl OnHost {
                 let patience = (PATIENCE / together).max(LEAST_PATIENCE);
                 let until = Micros(now.0.saturating_add(took_us.saturating_mul(patience)));
                 for address in trial.addresses {
-                    world.visits.disappointed(address, now, until, trial.turn.is_none());
+                    world
+                        .visits
+                        .disappointed(address, now, until, trial.turn.is_none());
                     let_migrate(now, address, Reason::Slower, world, stats, commands);
                 }
             }
