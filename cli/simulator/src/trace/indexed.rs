@@ -262,6 +262,46 @@ mod tests {
     }
 
     #[test]
+    fn a_table_may_end_before_what_the_allocator_rounded_up_to() {
+        let at = |block: u64, bytes: u64| Region {
+            address: (FIRST + block) * BLOCK_BYTES,
+            bytes,
+        };
+        // Four blocks are handed out of which three and a half are the table.
+        let part = at(0, 4 * BLOCK_BYTES);
+        let end = 3 * BLOCK_BYTES + BLOCK_BYTES / 2;
+        let all = vec![at(0, end)];
+        let without_the_second = vec![at(0, BLOCK_BYTES), at(2, end - 2 * BLOCK_BYTES)];
+        for (regions, touched) in [(all, vec![0, 1, 2, 3]), (without_the_second, vec![0, 2, 3])] {
+            let addresses: Vec<u64> = (0..4).map(|block| at(block, 0).address).collect();
+            let accesses = touched.iter().map(|&block| {
+                let leaves = if block == 3 {
+                    Leaves(0xffff)
+                } else {
+                    Leaves::ALL
+                };
+                Access::whole(Block(block), leaves, Mode::Read)
+            });
+            let mut accesses: Vec<Access> = accesses.collect();
+            let indexed = Indexed {
+                pages: 8 * touched.len() as u64,
+                leaves: 4 * touched.len() as u64,
+                bytes: None,
+            };
+            Thinner::default().thin(
+                &mut accesses,
+                regions.into_iter(),
+                |_| Some(part),
+                &addresses,
+                indexed,
+                &mut Vec::new(),
+            );
+            let whole = used(&accesses).iter().filter(|one| one.1 > 20).count();
+            assert_eq!(whole, 1, "the last block alone: {accesses:?}");
+        }
+    }
+
+    #[test]
     fn parts_larger_than_all_that_the_launch_moves_are_tables_too() {
         let mut indexed = Indexed {
             pages: 24,
