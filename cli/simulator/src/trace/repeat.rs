@@ -320,8 +320,10 @@ mod tests {
         for number in 0..5 {
             builder.iteration(number).unwrap();
             builder.alloc(BASE, 2 * BLOCK_BYTES).unwrap();
-            builder.use_(BASE, BLOCK_BYTES).unwrap();
-            let reads = [block(0)];
+            // Another part in turn.
+            let part = block(number % 2);
+            builder.use_(part.address, part.bytes).unwrap();
+            let reads = [part];
             let spec = LaunchSpec::kernel("reads", Nanos::from_micros(1), &reads, &[]);
             builder.launch(spec).unwrap();
             builder.free(BASE).unwrap();
