@@ -432,6 +432,21 @@ fn it_migrates_again_where_launches_take_longer_so() {
     assert!(lookups.ordered("use-on-host") / BLOCKS <= trials + 1);
 }
 
+#[test]
+fn what_was_judged_by_other_launches_is_tried_anew_once_the_program_repeats_itself() {
+    let mut lookups = Lookups::new(false);
+    lookups.host_us = 2_000;
+    let tried = (0..400).any(|_| {
+        lookups.run(1);
+        lookups.ordered("let-migrate") == BLOCKS
+    });
+    assert!(tried, "in vain");
+    // Patience would last for hundreds of turns.
+    lookups.host_us = 20;
+    lookups.run_turns(40);
+    assert_eq!(lookups.on_host(), BLOCKS);
+}
+
 /// How many times as long as a trial of so many tables it took, in vain, nothing was tried after it.
 fn patience(tables: u64) -> u64 {
     let mut lookups = Lookups::with_tables(tables, false, &Profile::default());
