@@ -89,6 +89,7 @@ fn json_has_one_object_of_this_shape_for_each_trace_memory_and_policy() {
                 "memory_bytes",
                 "iteration_us",
                 "first_iteration_us",
+                "iterations_us",
                 "ideal_us",
                 "bound_us",
                 "bound",

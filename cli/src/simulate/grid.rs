@@ -117,8 +117,7 @@ pub fn pool(threads: Option<NonZeroUsize>) -> Result<rayon::ThreadPool> {
 pub fn read(path: &Path, variant: &Variant) -> Result<Program> {
     let program = trace::read(path).map_err(|error| Usage(error.to_string()))?;
     let varied = variant.of(program);
-    let varied = varied.map_err(|error| Usage(format!("{}: {error}", path.display())))?;
-    Ok(varied)
+    Ok(varied.map_err(|error| Usage(format!("{}: {error}", path.display())))?)
 }
 
 /// A machine with this much memory.

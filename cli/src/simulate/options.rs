@@ -98,7 +98,7 @@ pub struct SimulateOptions {
     pub explain: Option<BlockAtLaunch>,
     /// Instead of the table, print the time of each iteration, milliseconds; with --json they
     /// always come
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["ablation", "explain"])]
     pub iterations: bool,
     /// List the policies and the machines, and do nothing else
     #[arg(long)]

@@ -82,15 +82,20 @@ impl Program {
     fn run(&self) -> Option<Range<usize>> {
         let memory = self.memory();
         let does: Vec<u64> = self.iterations.iter().map(|one| self.does(one)).collect();
-        let runs = (SETTLING..memory.len())
-            .flat_map(|start| (start + 1..memory.len()).map(move |end| start..end));
-        let runs = runs.filter(|run| memory[run.start] == memory[run.end]);
-        runs.rev().max_by_key(|run| {
-            let behind = &does[run.end.min(does.len())..];
+        let begins_anew = |run: &Range<usize>| {
+            let behind = &does[run.end..];
             let again = does[run.clone()].iter().cycle();
-            let anew = !behind.is_empty() && again.zip(behind).all(|(one, other)| one == other);
-            (anew, run.len())
-        })
+            !behind.is_empty() && again.zip(behind).all(|(one, other)| one == other)
+        };
+        let last = memory.len() - 1;
+        let lengths = (1..=last.saturating_sub(SETTLING)).rev();
+        let of_length = |length| (SETTLING..=last - length).map(move |start| start..start + length);
+        let mut runs = lengths
+            .flat_map(of_length)
+            .filter(|run| memory[run.start] == memory[run.end]);
+        let longest = runs.next()?;
+        let mut all = std::iter::once(longest.clone()).chain(runs);
+        Some(all.find(begins_anew).unwrap_or(longest))
     }
 
     /// What these launches run, as a hash.

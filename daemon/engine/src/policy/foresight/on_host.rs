@@ -42,8 +42,10 @@ const TURN: u64 = 8;
 /// Where it does not, as many launches are compared as made so many visits, whose number is known
 /// to about [`NOISE`] then.
 const VISITS: u64 = 256;
-/// Launches that are compared there at most, and where some take so many times as long as others.
+/// Launches that are compared there at most.
 const LAUNCHES: u64 = 16;
+/// As many are compared where as few as would do take so many times as long as others: they do not
+/// do the same.
 const VARIES: f64 = 2.0;
 /// Turns of the program that frames are given to settle.
 const SETTLE: u64 = 2;
@@ -260,7 +262,6 @@ impl OnHost {
         };
         let seen = moment.0.saturating_sub(found.since);
         let few = (seen * VISITS / found.count.max(1)).clamp(STRIDE, LAUNCHES);
-        // A few launches say nothing of others that do more or less.
         let few = if self.marks.vary(few, VARIES) {
             LAUNCHES
         } else {
