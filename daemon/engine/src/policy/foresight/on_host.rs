@@ -11,7 +11,8 @@
 //! too small and faults bring again a multiple of what has no room ([`crate::world::churn`]).
 //!
 //! Whether that was right is measured: if launches take longer than the same ones did, it is
-//! taken back, and not tried again for many times as long. What they took before may have been
+//! taken back, and not tried again for many times as long. Before the program is known to repeat
+//! itself only other launches can be compared, and that verdict holds until it is. What they took before may have been
 //! that of a start, in which everything is slow. So the two are compared again later, the other
 //! way round: the allocations migrate for a while, which ends as soon as that cannot be faster any
 //! more than the same launches were before. Who is faster so is tried on the host once more, lest
