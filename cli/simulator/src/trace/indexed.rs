@@ -8,7 +8,7 @@
 //! - Indexed are the regions that are runs of whole blocks, as far as these lie in the table, and not
 //!   just one part that the allocator handed out (a dense operand is), except blocks that another
 //!   region shares. A table ends where its part does, or before, within the last block: allocators
-//!   round up. Where there are none, every block of a table is touched: it is the largest of
+//!   round up. Where there are no such runs, every block of a table is touched: it is the largest of
 //!   the parts. So are the largest ones as long as the others are more than the launch moves (`by`):
 //!   one that looks up rows of several tables touches every block of the small ones.
 //! - All pages of the launch are spread over these blocks alone, evenly. Where they would not
