@@ -12,6 +12,9 @@
 //! each time, of which the first guess may have been too large, and that is learned: what such a
 //! launch left alone behind all that it used says how large the part is, not how it is used.
 
+mod slices;
+
+use self::slices::{Left, Slices, lies_together};
 use crate::access::Argument;
 use crate::hash::Map;
 use crate::units::{BLOCK_BYTES, BlockId};
@@ -65,6 +68,9 @@ impl Uses {
     }
 }
 
+/// A function and an argument of it.
+type Word = (u32, u32);
+
 /// What was seen of a block that was away and that a launch might have used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Seen {
@@ -78,11 +84,7 @@ pub(crate) enum Seen {
 
 /// What was seen of the absent blocks of a launch with these pointers, by function and word of
 /// the argument that each belongs to: it touched some and left the others alone.
-pub(crate) fn seen(
-    arguments: &[Argument],
-    touched: &[BlockId],
-    left: &[BlockId],
-) -> Vec<((u32, u32), Seen)> {
+pub(crate) fn seen(arguments: &[Argument], touched: &[BlockId], left: &[BlockId]) -> Vec<Left> {
     if touched.is_empty() && left.is_empty() {
         return Vec::new();
     }
@@ -104,11 +106,12 @@ pub(crate) fn seen(
         used.truncate(last + 1);
     }
     let touched = touched.iter().filter_map(word_of);
-    let touched = touched.map(|(word, _)| (word, Seen::Touched));
+    let touched = touched.map(|(word, block)| (block, word, Seen::Touched));
     let left = left.iter().filter_map(word_of).map(|(word, block)| {
         let last = used.get(&word).and_then(|used| used.last());
         let further = last.is_some_and(|&last| block < last);
-        (word, if further { Seen::Left } else { Seen::Beyond })
+        let seen = if further { Seen::Left } else { Seen::Beyond };
+        (block, word, seen)
     });
     touched.chain(left).collect()
 }
@@ -116,7 +119,8 @@ pub(crate) fn seen(
 /// What was seen of each function's arguments.
 #[derive(Debug)]
 pub(crate) struct Scatter {
-    words: Map<(u32, u32), Uses>,
+    words: Map<Word, Uses>,
+    slices: Slices,
     limit: usize,
 }
 
@@ -124,19 +128,40 @@ impl Scatter {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             words: Map::default(),
+            slices: Slices::default(),
             limit,
         }
     }
 
-    /// A launch with these pointers is over: of its absent blocks it touched some and left
-    /// the others alone.
+    /// The launch at `position`, with these pointers, is over: of its absent blocks it touched
+    /// some and left the others alone. `away`: a block is not on the device, nor was it since the
+    /// launch at a position.
     pub(crate) fn observe(
         &mut self,
+        position: u64,
         arguments: &[Argument],
-        touched: &[BlockId],
-        left: &[BlockId],
+        (touched, left): (&[BlockId], &[BlockId]),
+        away: impl Fn(BlockId, u64) -> bool,
     ) {
-        for (word, seen) in seen(arguments, touched, left) {
+        let over = self.slices.over(position, away);
+        self.count(over);
+        let Some(&Argument { function, .. }) = arguments.first() else {
+            return;
+        };
+        self.slices.used(function, touched);
+        let seen = seen(arguments, touched, left).into_iter();
+        let (used, alone): (Vec<_>, Vec<_>) = seen.partition(|left| left.2 == Seen::Touched);
+        self.count(used);
+        let alone = if alone.is_empty() || !lies_together(touched, left) {
+            Some(alone)
+        } else {
+            self.slices.hold(position, function, alone)
+        };
+        self.count(alone.unwrap_or_default());
+    }
+
+    fn count(&mut self, seen: impl IntoIterator<Item = Left>) {
+        for (_, word, seen) in seen {
             if self.words.len() >= self.limit && !self.words.contains_key(&word) {
                 continue;
             }
@@ -203,7 +228,7 @@ impl Scatter {
 
     /// Estimated size of the table in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.words.len() * (size_of::<((u32, u32), Uses)>() + 1)) as u64
+        (self.words.len() * (size_of::<(Word, Uses)>() + 1)) as u64 + self.slices.bytes()
     }
 }
 
@@ -224,11 +249,17 @@ mod tests {
         })
     }
 
+    /// A launch is over that touched some blocks and left others alone, and many others since.
+    fn see(scatter: &mut Scatter, touched: &[BlockId], left: &[BlockId]) {
+        scatter.observe(100, &arguments(), (touched, left), |_, _| true);
+        scatter.observe(200, &[], (&[], &[]), |_, _| true);
+    }
+
     #[test]
     fn an_argument_of_which_most_is_left_alone_is_scattered_and_the_others_are_not() {
         let mut scatter = Scatter::new(100);
         let touched = [blocks(10..60), blocks(1_040..1_041)].concat();
-        scatter.observe(&arguments(), &touched, &blocks(1_000..1_040));
+        see(&mut scatter, &touched, &blocks(1_000..1_040));
         assert!(scatter.is_scattered((7, 1), true, true));
         assert!(!scatter.is_scattered((7, 0), true, true));
         assert!(
@@ -240,7 +271,7 @@ mod tests {
     #[test]
     fn a_launch_that_comes_again_is_left_to_its_faults_only_where_rows_differ_and_are_few() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &blocks(1_080..1_100), &blocks(1_000..1_080));
+        see(&mut scatter, &blocks(1_080..1_100), &blocks(1_000..1_080));
         for _ in 0..EVIDENCE {
             scatter.came_back(7, 1);
         }
@@ -249,25 +280,25 @@ mod tests {
             !scatter.is_scattered((7, 1), false, true),
             "a fifth is used"
         );
-        scatter.observe(&arguments(), &[], &blocks(2_000..2_100));
+        see(&mut scatter, &[], &blocks(2_000..2_100));
         assert!(scatter.is_scattered((7, 1), false, true));
     }
 
     #[test]
     fn what_always_points_to_the_same_place_is_left_to_faults_where_less_than_half_is_used() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &blocks(1_000..1_040), &blocks(1_040..1_100));
+        see(&mut scatter, &blocks(1_000..1_040), &blocks(1_040..1_100));
         assert!(scatter.is_scattered((7, 1), false, false));
         assert!(!scatter.is_scattered((7, 1), false, true), "it moves");
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &blocks(1_000..1_060), &blocks(1_060..1_100));
+        see(&mut scatter, &blocks(1_000..1_060), &blocks(1_060..1_100));
         assert!(!scatter.is_scattered((7, 1), false, false), "most is used");
     }
 
     #[test]
     fn the_same_few_blocks_in_each_turn_are_no_reason_to_look_at_faults_alone() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &blocks(1_100..1_101), &blocks(1_000..1_100));
+        see(&mut scatter, &blocks(1_100..1_101), &blocks(1_000..1_100));
         assert!(scatter.is_scattered((7, 1), true, true));
         assert!(!scatter.is_scattered((7, 1), false, true));
     }
@@ -277,10 +308,10 @@ mod tests {
     #[test]
     fn what_lies_behind_all_that_is_used_tells_how_large_a_part_is_not_how_it_is_used() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &blocks(1_000..1_026), &blocks(1_026..2_000));
+        see(&mut scatter, &blocks(1_000..1_026), &blocks(1_026..2_000));
         assert!(!scatter.is_scattered((7, 1), true, true));
         // Of what was used nothing was away.
-        scatter.observe(&arguments(), &[], &blocks(1_026..2_000));
+        see(&mut scatter, &[], &blocks(1_026..2_000));
         assert!(!scatter.is_scattered((7, 1), true, true));
         assert!(
             scatter.is_scattered((7, 1), true, false),
@@ -288,10 +319,48 @@ mod tests {
         );
     }
 
+    /// Four launches in a row go through an argument, each through a quarter of it.
+    #[test]
+    fn what_launches_go_through_in_slices_is_not_scattered() {
+        let slices = |used: &[u64], on_device: fn(BlockId, u64) -> bool| {
+            let mut scatter = Scatter::new(100);
+            for (&slice, position) in used.iter().zip(100..) {
+                let (begin, end) = (1_000 + slice * 25, 1_025 + slice * 25);
+                let left = [blocks(1_000..begin), blocks(end..1_100)].concat();
+                let seen = (&blocks(begin..end)[..], &left[..]);
+                scatter.observe(position, &arguments(), seen, |block, since| {
+                    !on_device(block, since)
+                });
+            }
+            let away = |block, since| !on_device(block, since);
+            scatter.observe(200, &[], (&[], &[]), away);
+            scatter.is_scattered((7, 1), false, false)
+        };
+        let never = |_, _| false;
+        assert!(slices(&[0], never), "nobody uses the others");
+        assert!(slices(&[0, 0, 0, 0], never));
+        // The first one was there shortly before the others, and its blocks are away again.
+        let before = |block: BlockId, since| since < 100 && block.0 < 1_075;
+        assert!(!slices(&[0, 1, 2, 3], before));
+        assert!(slices(&[0, 1, 2, 3], never), "it was not");
+        // What the others use is there when they use it.
+        assert!(!slices(&[3], before));
+    }
+
+    #[test]
+    fn rows_here_and_there_are_told_at_once() {
+        let mut scatter = Scatter::new(100);
+        let touched: Vec<_> = (0..10).map(|row| BlockId(1_000 + 9 * row)).collect();
+        let left: Vec<_> = blocks(1_000..1_100);
+        let left: Vec<_> = left.into_iter().filter(|b| !touched.contains(b)).collect();
+        scatter.observe(100, &arguments(), (&touched, &left), |_, _| false);
+        assert!(scatter.is_scattered((7, 1), false, false));
+    }
+
     #[test]
     fn what_was_seen_in_an_earlier_run_counts() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &[], &blocks(1_000..1_100));
+        see(&mut scatter, &[], &blocks(1_000..1_100));
         for _ in 0..EVIDENCE {
             scatter.came_back(7, 1);
         }
@@ -304,17 +373,17 @@ mod tests {
     #[test]
     fn a_few_blocks_tell_nothing() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &[], &blocks(1_000..1_020));
+        see(&mut scatter, &[], &blocks(1_000..1_020));
         assert!(!scatter.is_scattered((7, 1), true, true));
     }
 
     #[test]
     fn it_is_so_no_longer_once_nearly_all_is_used() {
         let mut scatter = Scatter::new(100);
-        scatter.observe(&arguments(), &blocks(1_100..1_101), &blocks(1_000..1_100));
+        see(&mut scatter, &blocks(1_100..1_101), &blocks(1_000..1_100));
         assert!([true, false].map(|moves| scatter.is_scattered((7, 1), true, moves)) == [true; 2]);
         for _ in 0..10 {
-            scatter.observe(&arguments(), &blocks(1_000..1_500), &[]);
+            see(&mut scatter, &blocks(1_000..1_500), &[]);
         }
         assert!([true, false].map(|moves| scatter.is_scattered((7, 1), true, moves)) == [false; 2]);
     }
@@ -322,7 +391,7 @@ mod tests {
     #[test]
     fn the_table_keeps_its_limit() {
         let mut scatter = Scatter::new(1);
-        scatter.observe(&arguments(), &blocks(10..60), &blocks(1_000..1_100));
+        see(&mut scatter, &blocks(10..60), &blocks(1_000..1_100));
         assert_eq!(scatter.words.len(), 1);
     }
 }

@@ -61,7 +61,7 @@ impl Accesses {
         }
         let moves = |word: &(u32, u32)| self.habits.get(word).is_some_and(|habit| habit.moves);
         let seen = seen(arguments, touched, left).into_iter();
-        let beyond = seen.filter(|(word, seen)| *seen == Seen::Beyond && moves(word));
+        let beyond = seen.filter(|(_, word, seen)| *seen == Seen::Beyond && moves(word));
         beyond.count() as u64
     }
 

@@ -359,7 +359,9 @@ fn an_argument_that_is_used_here_and_there_stays_so_in_queued_launches() {
     let (mut memory, mut accesses) = one_allocation();
     let id = |number: u64| BlockId(0x100 + number);
     let left: Vec<BlockId> = (0..64).map(id).collect();
-    accesses.scatter.observe(&[ARGUMENT], &[], &left);
+    let scatter = &mut accesses.scatter;
+    scatter.observe(1, &[ARGUMENT], (&[], &left), |_, _| true);
+    scatter.observe(100, &[], (&[], &[]), |_, _| true);
     let queued = pointer(&mut accesses, &mut memory, 0, ALLOCATION);
     assert!(!queued.loose.is_empty());
     assert!(accesses.whole(&queued, &[ARGUMENT]).is_none());

@@ -84,8 +84,13 @@ impl Engine {
                 world.used(slot, launch.position, needed);
             }
             if sampled {
+                let away = |id, since| {
+                    let block = world.blocks.find(id).map(|slot| world.blocks.get(slot));
+                    block.is_some_and(|block| !block.holds_frame() && block.left < since)
+                };
+                let seen = (&faulted[..], &left[..]);
                 let scatter = &mut self.accesses.scatter;
-                scatter.observe(&launch.arguments, faulted, &left);
+                scatter.observe(launch.position, &launch.arguments, seen, away);
             }
             if !world.probes && world.enforce {
                 collect(&world.blocks, &launch.loose, &mut slots);
