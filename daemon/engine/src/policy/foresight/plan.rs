@@ -204,6 +204,7 @@ fn make_room(
             return Stop::LinkFull;
         }
         policy.ranks.take_out(slot);
+        world.left.decide(policy.ranks.prepared(), world.capacity);
         world.order(now, Operation::Evict, slot, because, stats, commands);
         have += 1;
     }

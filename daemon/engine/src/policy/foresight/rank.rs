@@ -150,6 +150,11 @@ impl Ranks {
         first.into_iter().flatten().map(|(key, _)| key).min()
     }
 
+    /// Frames of live blocks without content.
+    pub(crate) fn prepared(&self) -> u64 {
+        self.prepared.count
+    }
+
     /// The first moment at which anything is needed that is under way.
     pub(crate) fn first_coming(&self) -> Option<u64> {
         self.coming.first().map(|(key, _)| key)
