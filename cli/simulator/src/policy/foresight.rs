@@ -19,7 +19,7 @@ mod tests {
     use super::super::checks::{self, blocks_in};
     use super::super::samples::{BASE, blocks, launch};
     use super::ENTRY;
-    use crate::trace::ProgramBuilder;
+    use crate::trace::{LaunchSpec, ProgramBuilder};
     use crate::units::{BLOCK_BYTES, Nanos};
 
     #[test]
@@ -64,5 +64,43 @@ mod tests {
         let outcome = checks::outcome(&builder.finish(), &ENTRY, 64);
         let [early, late] = [8, 30].map(|turn| blocks_in(&outcome.iterations[turn].totals));
         assert!(3 * late <= 2 * early, "{late} blocks, {early} before");
+    }
+    /// PyTorch's optimizers cut a large tensor so (`multi_tensor_apply`).
+    #[test]
+    fn an_argument_of_which_each_launch_uses_a_slice_is_fetched_in_time() {
+        const STATE: u64 = 32;
+        const WEIGHTS: u64 = 84;
+        let mut builder = ProgramBuilder::new("slices");
+        let all = blocks(0, STATE + WEIGHTS);
+        builder.alloc(all.address, all.bytes).unwrap();
+        let state = blocks(0, STATE);
+        builder.use_(state.address, state.bytes).unwrap();
+        for part in 0..WEIGHTS {
+            let weights = blocks(STATE + part, 1);
+            builder.use_(weights.address, weights.bytes).unwrap();
+        }
+        for iteration in 0..16 {
+            builder.iteration(iteration).unwrap();
+            for part in 0..WEIGHTS {
+                let weights = [blocks(STATE + part, 1)];
+                let time = Nanos::from_micros(1_000);
+                launch(&mut builder, "forward", time, &weights, &weights);
+            }
+            for slice in 0..4 {
+                let used = [blocks(slice * STATE / 4, STATE / 4)];
+                let time = Nanos::from_micros(1_000);
+                let spec = LaunchSpec {
+                    signature: slice + 1,
+                    pointers: Some(&[state.address]),
+                    ..LaunchSpec::kernel("optimizer", time, &used, &used)
+                };
+                builder.launch(spec).unwrap();
+            }
+        }
+        // The link brings what has no room in a tenth of the time.
+        let outcome = checks::outcome(&builder.finish(), &ENTRY, 80);
+        let late = outcome.iterations[2..].iter();
+        let faults: u64 = late.map(|iteration| iteration.totals.faults).sum();
+        assert!(faults < 8 * 32, "{faults} faults");
     }
 }
