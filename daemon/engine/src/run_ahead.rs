@@ -185,7 +185,7 @@ impl Left {
     }
 
     /// What leaves goes in the place of frames that hold nothing.
-    fn others_wait(&self, capacity: u64) -> bool {
+    pub(crate) fn others_wait(&self, capacity: u64) -> bool {
         let frames = self.decided.saturating_mul(capacity);
         self.decided > 0 && self.waiting.saturating_mul(SHARE) >= frames
     }
@@ -204,7 +204,12 @@ mod tests {
         assert_eq!(ahead.pays, None);
         ahead.look(Micros(1), true, || Some(1.0));
         ahead.look(Micros(2), true, NEVER_USELESS);
-        assert!(ahead.pays.is_some(), "since it pays nothing useless leaves");
+        ahead.look(Micros(2), true, || Some(WAITING));
+        assert_eq!(
+            ahead.pays,
+            Some(1.0),
+            "since it pays nothing useless leaves"
+        );
         ahead.look(Micros(3), false, || Some(1.0));
         assert_eq!(ahead.pays, None);
     }

@@ -343,6 +343,9 @@ mod tests {
         let before = |block: BlockId, since| since < 100 && block.0 < 1_075;
         assert!(!slices(&[0, 1, 2, 3], before));
         assert!(slices(&[0, 1, 2, 3], never), "it was not");
+        // What a launch leaves alone and a later one uses does not count against it.
+        let first = |block: BlockId, since| since < 100 && block.0 < 1_025;
+        assert!(!slices(&[0, 1, 2, 3], first));
         // What the others use is there when they use it.
         assert!(!slices(&[3], before));
     }

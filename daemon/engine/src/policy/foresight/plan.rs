@@ -429,3 +429,48 @@ fn fetch(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Range;
+    use crate::world::block::Residency;
+    use crate::{Bytes, Config, PolicyKind};
+
+    #[test]
+    fn what_leaves_while_frames_wait_for_content_is_counted() {
+        let count = |live: u64| {
+            let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+            let mut world = World::new(&config);
+            let mut stats = Stats::default();
+            for (first, count, residency) in [(1, 63, Residency::Device), (64, 10, Residency::Host)]
+            {
+                let range = Range {
+                    address: first * BLOCK_BYTES,
+                    bytes: count * BLOCK_BYTES,
+                };
+                world.alloc(range, true, residency, &mut stats);
+                world.begin_part(range);
+                for id in range.blocks() {
+                    let slot = world.blocks.find(id).unwrap();
+                    world.blocks.set_content(slot, id.0 <= live);
+                }
+            }
+            world.was_full = true;
+            let mut policy = Foresight::default();
+            policy.ranks.refresh(&mut world);
+            let mut commands = Vec::new();
+            carry_out(
+                &mut policy,
+                Micros(1),
+                &mut world,
+                &mut stats,
+                &mut commands,
+            );
+            let evicted = commands.iter().filter(|c| c.operation == Operation::Evict);
+            (evicted.count(), world.left.others_wait(world.capacity))
+        };
+        assert_eq!(count(63), (1, false));
+        assert_eq!(count(63 - 4), (1, true), "one in sixteen frames");
+    }
+}
