@@ -279,7 +279,7 @@ mod tests {
         assert!(!after(&[0, 9]));
         assert!(after(&[0, 10]));
         assert!(
-            !after(&[[50].repeat(10), [0].repeat(600)].concat()),
+            !after(&[[100].repeat(20), [0].repeat(600)].concat()),
             "long ago"
         );
     }
