@@ -10,7 +10,7 @@
 //! had better wait with its launches.
 //!
 //! Owns the decision. The program never has to wait: it does so as long as the device makes
-//! progress, and the device has as much to do as it gets through in tens of milliseconds.
+//! progress, and the device has as much to do as takes it tens of milliseconds and more.
 
 use crate::command::Queue;
 use crate::pace::Pace;
