@@ -21,7 +21,7 @@ use crate::world::World;
 /// multiple of what is under way at a time.
 const LEAST_US: f64 = 50_000.0;
 /// And so many launches.
-const LEAST_LAUNCHES: u32 = 4;
+const LEAST_LAUNCHES: u32 = 8;
 /// Nobody launches much further ahead anyway (CUDA's queues hold some 1,024 launches).
 const MOST_LAUNCHES: u32 = 1000;
 /// One in so many bytes that left was of no use, or one in so many frames of the device waited for
@@ -226,7 +226,7 @@ mod tests {
             ahead.near(&pace)
         };
         assert_eq!(near(100_000, 1.0), Some(LEAST_LAUNCHES));
-        assert_eq!(near(10_000, 1.0), Some(5));
+        assert_eq!(near(5_000, 1.0), Some(10));
         assert_eq!(near(1_000, 1.0), Some(50));
         assert_eq!(near(1_000, WAITING), Some(200), "what it launched is known");
         assert_eq!(near(10, 1.0), None, "nobody gets as far ahead");
