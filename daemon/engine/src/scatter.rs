@@ -11,6 +11,7 @@
 //! same, and what mostly comes back is kept (`world::chance`). One that moves means another part
 //! each time, of which the first guess may have been too large, and that is learned: what such a
 //! launch left alone behind all that it used says how large the part is, not how it is used.
+//! Nor does it count what a launch left alone that others beside it go through (`slices`).
 
 mod slices;
 
