@@ -84,7 +84,7 @@ impl Accesses {
         Some(Access {
             set: Arc::from(set),
             loose: Arc::from([]),
-            sweep: sweep.then(|| Arc::from(parts)),
+            sweep: sweep.then(|| Arc::from(by_argument(&parts, arguments))),
         })
     }
 
@@ -304,4 +304,25 @@ impl Accesses {
             self.places = self.places + correction.places() - before;
         }
     }
+}
+
+/// Extents in which those of several arguments that lie side by side may be one, cut where
+/// arguments begin.
+fn by_argument(extents: &[Extent], arguments: &[Argument]) -> Vec<Extent> {
+    let begin = |argument: &Argument| argument.address / BLOCK_BYTES;
+    let mut begins: Vec<u64> = arguments.iter().map(begin).collect();
+    begins.sort_unstable();
+    let mut parts = Vec::with_capacity(extents.len() + begins.len());
+    for extent in extents {
+        let within = |&first: &u64| extent.first < first && first < extent.end();
+        let mut first = extent.first;
+        for next in begins.iter().copied().filter(within).chain([extent.end()]) {
+            if next > first {
+                let count = next - first;
+                parts.push(Extent { first, count });
+                first = next;
+            }
+        }
+    }
+    parts
 }

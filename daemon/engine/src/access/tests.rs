@@ -355,6 +355,32 @@ fn what_queued_launches_use_is_all_once_their_function_is_seen_to_use_all() {
 }
 
 #[test]
+fn a_queued_launch_that_turns_out_to_use_all_goes_through_its_arguments_side_by_side() {
+    let (mut memory, mut accesses) = one_allocation();
+    memory.resolve(ALLOCATION + 64 * BLOCK_BYTES - 1);
+    accesses.set_capacity(40);
+    let second = ALLOCATION + 40 * BLOCK_BYTES;
+    pointer(&mut accesses, &mut memory, 1, second);
+    let words = [ALLOCATION, second, ALLOCATION];
+    let objects: Vec<_> = words.iter().map(|&word| memory.resolve(word)).collect();
+    let queued = accesses.launch((5, false), &launch(&words), &objects, &memory, true);
+    assert_eq!((blocks(&queued), queued.loose.len()), (vec![], 1));
+    assert!(accesses.observe(3, 40, 40));
+    let arguments = words.map(|address| Argument {
+        address,
+        ..ARGUMENT
+    });
+    let whole = accesses.whole(&queued, &arguments).expect("it uses more");
+    let extent = |first: u64, count| Extent {
+        first: 0x100 + first,
+        count,
+    };
+    let sweep = [extent(0, 40), extent(40, 24)];
+    assert_eq!(whole.sweep.as_deref(), Some(&sweep[..]));
+    assert_eq!(blocks(&whole), [(0, 64)]);
+}
+
+#[test]
 fn an_argument_that_is_used_here_and_there_stays_so_in_queued_launches() {
     let (mut memory, mut accesses) = one_allocation();
     let id = |number: u64| BlockId(0x100 + number);
