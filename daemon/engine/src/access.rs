@@ -9,15 +9,18 @@
 //! may have been passed while another tensor lay there, and cuts this one: how far launches were
 //! seen to go holds for all of their shape, wherever they point. And where arguments of a shape
 //! point to one place after another, the last one, which no other pointer ends, goes no further
-//! than they do. An argument of more than half the device is taken as data-dependent: neither
+//! than they do. Where a launch left alone all that lay behind some place, its arguments end there
+//! (`ends`). An argument of more than half the device is taken as data-dependent: neither
 //! fetched ahead nor kept, until launches of the same function were seen to touch all of it.
 
 mod correction;
+mod ends;
 mod lessons;
 
 use std::sync::Arc;
 
 use self::correction::{Correction, Place};
+use self::ends::Ends;
 use crate::hash::{Map, mix};
 use crate::scatter::Scatter;
 use crate::units::{BLOCK_BYTES, Range};
@@ -96,6 +99,7 @@ pub(crate) struct Accesses {
     /// By [`shape`], the last launch that used blocks of a part beyond the next pointer, and how
     /// many.
     strays: Map<u64, (u64, u32)>,
+    ends: Ends,
     corrections: Map<u32, Correction>,
     /// Functions that were given pointers into the middle of pool parts: the others mean
     /// parts whole.
@@ -123,6 +127,7 @@ impl Accesses {
             reaches: Map::default(),
             gaps: Map::default(),
             strays: Map::default(),
+            ends: Ends::default(),
             corrections: Map::default(),
             tiled: Map::default(),
             beyond: Map::default(),
@@ -196,6 +201,11 @@ impl Accesses {
             {
                 range.bytes = range.bytes.min(gap.max(seen));
                 small.bytes = small.bytes.min(range.bytes);
+            }
+            if !object.part
+                && let Some(end) = self.ends.of(shape)
+            {
+                (range.bytes, small.bytes) = (range.bytes.min(end), small.bytes.min(end));
             }
             if self.scatter.is_scattered(key, novel, moves) {
                 // What it points to is used at least.
@@ -353,7 +363,7 @@ impl Accesses {
         let corrections = self.corrections.capacity() * size_of::<(u32, Correction)>();
         let shared = self.shared.capacity() * size_of::<(u32, Access)>();
         let lists = self.places * size_of::<Place>() + self.extents * size_of::<Extent>();
-        (flags * 8 + wide + corrections + shared + lists) as u64
+        (flags * 8 + wide + corrections + shared + lists + self.ends.bytes()) as u64
     }
 }
 

@@ -314,3 +314,31 @@ fn what_the_next_launch_faults_on_is_no_word_on_the_one_that_the_device_has_pass
     // Where nobody looked it can only be the one's that is taken to run.
     assert_ne!(used_after_a_fault_of_the_next_launch(false), [0, 1]);
 }
+
+#[test]
+fn an_argument_behind_which_all_is_left_alone_ends_there_in_queued_launches() {
+    let config = Config::new(PolicyKind::Foresight, Bytes(1024 * BLOCK_BYTES));
+    let mut engine = Engine::new(config).expect("a valid configuration");
+    obtain(&mut engine, 64);
+    let words = [ADDRESS, ADDRESS + 60 * BLOCK_BYTES];
+    for seq in 1..=3 {
+        launch_of(&mut engine, seq, 0, &words, 1 << 20);
+    }
+    let range = |first: u64, last: u64| Range {
+        address: block(first).address,
+        bytes: (last + 1 - first) * BLOCK_BYTES,
+    };
+    assert_eq!(next_uses(&engine, range(0, 59)), [Some(1); 2]);
+    fault_and_end(&mut engine, 1, 30);
+    assert_eq!(next_uses(&engine, range(0, 29)), [Some(2); 2]);
+    assert_eq!(next_uses(&engine, range(30, 59)), [None; 2]);
+    launch_of(&mut engine, 4, 0, &words, 1 << 20);
+    end(&mut engine, 6_000, 3);
+    assert_eq!(next_uses(&engine, range(29, 30)), [Some(4), None]);
+    // It goes on after all.
+    fault(&mut engine, 7_000, 40, 8);
+    engine.step(Micros(7_000), &moved(40, Direction::In, Cause::Fault));
+    launch_of(&mut engine, 5, 0, &words, 1 << 20);
+    end(&mut engine, 8_000, 4);
+    assert_eq!(next_uses(&engine, range(30, 59)), [Some(5); 2]);
+}

@@ -103,4 +103,46 @@ mod tests {
         let faults: u64 = late.map(|iteration| iteration.totals.faults).sum();
         assert!(faults < 8 * 32, "{faults} faults");
     }
+    #[test]
+    fn a_kernel_that_uses_more_than_the_device_has_takes_the_place_of_what_it_has_gone_past() {
+        const ARRAY: u64 = 400;
+        let mut builder = ProgramBuilder::new("passes");
+        let arrays = [0, ARRAY, 2 * ARRAY].map(|first| blocks(first, ARRAY));
+        builder.alloc(BASE, 3 * ARRAY * BLOCK_BYTES).unwrap();
+        for array in arrays {
+            builder.use_(array.address, array.bytes).unwrap();
+        }
+        let time = Nanos::from_micros(10);
+        for iteration in 0..10 {
+            builder.iteration(iteration).unwrap();
+            launch(&mut builder, "couple", time, &arrays, &arrays);
+        }
+        let outcome = checks::outcome(&builder.finish(), &ENTRY, 800);
+        let late = blocks_in(&outcome.iterations[8].totals);
+        // 400 blocks have no room, and a few are reserved.
+        assert!(late <= 465, "{late} blocks");
+    }
+
+    #[test]
+    fn what_no_argument_reaches_takes_no_room() {
+        const PART: u64 = 100;
+        let mut builder = ProgramBuilder::new("arena");
+        // The program cuts up one allocation by itself, and never uses the third part.
+        let parts = [0, 1, 2, 3, 4].map(|part| blocks(part * PART, PART));
+        let [first, second, _, fourth, fifth] = parts;
+        builder.alloc(BASE, 5 * PART * BLOCK_BYTES).unwrap();
+        builder.host(&[], &parts).unwrap();
+        let time = Nanos::from_micros(1_000);
+        for iteration in 0..9 {
+            builder.iteration(iteration).unwrap();
+            launch(&mut builder, "count", time, &[first], &[]);
+            launch(&mut builder, "move", time, &[second], &[fourth]);
+            let all = [second, fourth, fifth];
+            launch(&mut builder, "combine", time, &all, &[fifth]);
+        }
+        let outcome = checks::outcome(&builder.finish(), &ENTRY, 485);
+        let late = outcome.iterations[1..].iter();
+        let late: u64 = late.map(|iteration| blocks_in(&iteration.totals)).sum();
+        assert_eq!(late, 0, "all that is used fits");
+    }
 }

@@ -38,11 +38,14 @@ pub enum Family {
     Turns,
     /// Training whose gradients are kept in one buffer, which a fill sets to zero before each step.
     Gradients,
+    /// A few arrays, of which each kernel goes through one to three as a whole, often more than the
+    /// device has: sorts, transforms, solvers.
+    Passes,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 11] = [
+    pub const ALL: [Family; 12] = [
         Self::Sweep,
         Self::Training,
         Self::Phases,
@@ -54,6 +57,7 @@ impl Family {
         Self::Levels,
         Self::Turns,
         Self::Gradients,
+        Self::Passes,
     ];
 
     /// Its name, for reports.
@@ -70,6 +74,7 @@ impl Family {
             Self::Levels => "levels",
             Self::Turns => "turns",
             Self::Gradients => "gradients",
+            Self::Passes => "passes",
         }
     }
 
@@ -88,6 +93,7 @@ impl Family {
             Self::Levels => levels(&mut writer)?,
             Self::Turns => turns(&mut writer)?,
             Self::Gradients => gradients(&mut writer)?,
+            Self::Passes => passes(&mut writer)?,
         }
         Ok(writer.builder.finish())
     }
@@ -624,6 +630,43 @@ fn turns(writer: &mut Writer) -> Result<(), BuildError> {
         }
         for layer in &large {
             writer.kernel("check", &[*layer, state], &[state])?;
+        }
+    }
+    Ok(())
+}
+
+fn passes(writer: &mut Writer) -> Result<(), BuildError> {
+    let count = 3 + writer.random.below(3) as u32;
+    // Allocations of their own, or side by side in one: parts that an allocator tells of, or what
+    // the program cuts up by itself.
+    let kind = writer.random.below(3);
+    let arrays = if kind == 0 {
+        let own = (0..count).map(|_| writer.obtain(writer.shape.blocks / count));
+        own.collect::<Result<_, _>>()?
+    } else {
+        let memory = writer.obtain(writer.shape.blocks)?;
+        writer.cut(memory, count)
+    };
+    for array in &arrays {
+        if kind == 2 {
+            writer.builder.host(&[], &[*array])?;
+        } else {
+            writer.hand_out(*array)?;
+            writer.kernel("fill", &[], &[*array])?;
+        }
+    }
+    writer.noise = Some(arrays[0]);
+    let mut pick = || arrays[writer.random.below(u64::from(count)) as usize];
+    let passes = (writer.shape.launches / 3).max(2);
+    let passes: Vec<_> = (0..passes).map(|_| [pick(), pick(), pick()]).collect();
+    for iteration in 0..writer.shape.iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        for (number, &[one, other, third]) in passes.iter().enumerate() {
+            match number % 3 {
+                0 => writer.kernel("count", &[one], &[])?,
+                1 => writer.kernel("move", &[one], &[other])?,
+                _ => writer.kernel("combine", &[one, other, third], &[third])?,
+            }
         }
     }
     Ok(())

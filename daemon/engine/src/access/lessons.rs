@@ -55,6 +55,7 @@ impl Accesses {
         arguments: &[Argument],
         touched: &[BlockId],
         left: &[BlockId],
+        memory: &Memory,
     ) -> u64 {
         if left.is_empty() {
             return 0;
@@ -62,7 +63,30 @@ impl Accesses {
         let moves = |word: &(u32, u32)| self.habits.get(word).is_some_and(|habit| habit.moves);
         let seen = seen(arguments, touched, left).into_iter();
         let beyond = seen.filter(|(_, word, seen)| *seen == Seen::Beyond && moves(word));
-        beyond.count() as u64
+        let beyond = beyond.count() as u64;
+        beyond.max(self.ends.count_behind(arguments, left, memory))
+    }
+
+    /// A launch with these pointers is over: of what was away it touched some blocks and left
+    /// others alone. Whether it is learned from that where an argument ends.
+    pub(crate) fn see_ends(
+        &mut self,
+        arguments: &[Argument],
+        seen: (&[BlockId], &[BlockId]),
+        memory: &Memory,
+    ) -> bool {
+        self.ends.learn(arguments, seen, (memory, self.limit * 4))
+    }
+
+    /// What a launch uses that was taken to use `access` before it was known where its arguments
+    /// end; none if it is the same.
+    pub(crate) fn cut(
+        &self,
+        access: &Access,
+        arguments: &[Argument],
+        memory: &Memory,
+    ) -> Option<Access> {
+        self.ends.cut(access, arguments, memory)
     }
 
     /// What a launch with these pointers uses once its function is known to use all of its
@@ -99,6 +123,7 @@ impl Accesses {
         (arguments, certain): (&[Argument], bool),
         memory: &Memory,
     ) -> Option<u64> {
+        self.ends.went_on(arguments, block);
         let place = memory
             .name_at(block.address())
             .map(|(name, offset)| (name, offset / BLOCK_BYTES));

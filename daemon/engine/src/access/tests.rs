@@ -419,3 +419,14 @@ fn a_launch_is_followed_through_fewer_blocks_where_it_is_known_how_far_its_argum
     assert!(!is_followed(false, true, large), "up to another pointer");
     assert!(is_followed(false, true, large / 4), "much of the device");
 }
+
+#[test]
+fn what_lies_behind_the_end_of_an_argument_does_not_tell_that_a_part_is_used() {
+    let (memory, mut accesses) = one_allocation();
+    let id = |number: u64| BlockId(0x100 + number);
+    let (touched, left): (Vec<_>, Vec<_>) = ((0..30).map(id).collect(), (30..64).map(id).collect());
+    let seen = (&touched[..], &left[..]);
+    assert_eq!(accesses.beyond(&[ARGUMENT], seen.0, seen.1, &memory), 0);
+    assert!(accesses.see_ends(&[ARGUMENT], seen, &memory));
+    assert_eq!(accesses.beyond(&[ARGUMENT], seen.0, seen.1, &memory), 34);
+}

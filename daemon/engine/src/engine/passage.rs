@@ -43,6 +43,18 @@ impl Engine {
                 collect(&self.world.blocks, &launch.loose, &mut slots);
                 left.extend(left_alone(&self.world, &slots, launch.position));
             }
+            let loose = left.len();
+            collect(&self.world.blocks, &launch.set, &mut slots);
+            if self.world.probes && !self.world.without.feedback {
+                left.extend(left_alone(&self.world, &slots, launch.position));
+            }
+            if sampled && !self.world.without.feedback {
+                let seen = (&self.watch.faulted[..], &left[..]);
+                let memory = &self.world.memory;
+                if self.accesses.see_ends(&launch.arguments, seen, memory) {
+                    self.take_ends();
+                }
+            }
             if let Some(argument) = launch.arguments.first()
                 && !self.world.without.feedback
             {
@@ -51,7 +63,9 @@ impl Engine {
                     touched,
                     faulted,
                 } = &self.watch;
-                let beyond = self.accesses.beyond(&launch.arguments, faulted, &left);
+                let memory = &self.world.memory;
+                let left = &left[..loose];
+                let beyond = (self.accesses).beyond(&launch.arguments, faulted, left, memory);
                 let absent = if sampled {
                     // What came meanwhile tells nothing.
                     touched + left.len() as u64 - beyond
@@ -64,13 +78,8 @@ impl Engine {
                 }
             }
             let world = &mut self.world;
-            collect(&world.blocks, &launch.set, &mut slots);
-            let loose = left.len();
-            if world.probes && !world.without.feedback {
-                left.extend(left_alone(world, &slots, launch.position));
-                for &id in &left[loose..] {
-                    self.accesses.left_alone(launch.exec, id, &world.memory);
-                }
+            for &id in &left[loose..] {
+                self.accesses.left_alone(launch.exec, id, &world.memory);
             }
             let faulted = &self.watch.faulted;
             // Launches that come again learn their own blocks one by one.
@@ -126,6 +135,23 @@ impl Engine {
                 continue;
             };
             use_instead(&mut world.blocks, launch, whole, &mut self.slots);
+        }
+    }
+
+    /// Arguments turned out to end sooner than they were taken to: so will those of queued launches.
+    fn take_ends(&mut self) {
+        let world = &mut self.world;
+        for launch in world.window.iter_mut() {
+            let (access, memory) = (launch.access(), &world.memory);
+            let Some(cut) = self.accesses.cut(&access, &launch.arguments, memory) else {
+                continue;
+            };
+            collect(&world.blocks, &access.set, &mut self.slots);
+            let left_out = |&(number, _): &(u64, u32)| !covers(&cut.set, BlockId(number));
+            for (_, slot) in std::mem::take(&mut self.slots).into_iter().filter(left_out) {
+                world.blocks.will_not_use(slot, launch.position);
+            }
+            use_instead(&mut world.blocks, launch, cut, &mut self.slots);
         }
     }
 
