@@ -151,7 +151,10 @@ impl Ends {
     fn tails(&self, arguments: &[Argument], memory: &Memory) -> Vec<Extent> {
         let pointers = pointers(arguments);
         let tail = |argument: &Argument| {
-            let bytes = self.of(argument.shape)?;
+            // What several arguments point to ends where the last of them does.
+            let others = arguments.iter().filter(|a| a.address == argument.address);
+            let mut ends = others.map(|other| self.of(other.shape));
+            let bytes = ends.try_fold(0, |most: u64, end| Some(most.max(end?)))?;
             let allocation = memory.allocation_at(argument.address)?;
             let next = pointers.partition_point(|&pointer| pointer <= argument.address);
             let next = pointers.get(next).map(|&pointer| pointer / BLOCK_BYTES);
@@ -322,6 +325,11 @@ mod tests {
         assert_eq!(*cut.loose, [extent(60, 20)]);
         assert_eq!(cut.sweep, Some(cut.set.clone()));
         assert!(ends.cut(&cut, &arguments(), &memory(false)).is_none());
+        // One that points there as well goes on.
+        ends.bytes.insert(12, NOWHERE);
+        let cut = ends.cut(&access, &arguments(), &memory(false));
+        assert_eq!(*cut.expect("the other ends").set, *access.set);
+        ends.bytes.insert(12, 40 * BLOCK_BYTES);
         let left = blocks(35..45);
         assert_eq!(
             ends.count_behind(&arguments(), &left, &memory(false)),

@@ -320,8 +320,8 @@ impl Engine {
     }
 }
 
-/// A queued launch turned out to use `access`, all that it was taken to and more. Where it is
-/// followed it comes to its blocks one after the other.
+/// A queued launch turned out to use `access`: all that blocks still take it to use, and perhaps
+/// more. Where it is followed it comes to its blocks one after the other.
 fn use_instead(
     blocks: &mut Blocks,
     launch: &mut Pending,
