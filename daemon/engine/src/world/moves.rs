@@ -10,8 +10,8 @@ use crate::decision::{Because, Decision, Fate, Step, launch_at};
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Micros};
 
-/// Calls for which there must be room before more are made.
-const REFILL: u64 = 2;
+/// So many calls may be under way in each direction: while one moves, another waits.
+const CALLS: u64 = 2;
 
 impl World {
     /// Bytes that may be under way in one direction: a fault waits behind no more.
@@ -21,17 +21,18 @@ impl World {
         self.inflight_bytes.min(in_time).max(2 * BLOCK_BYTES)
     }
 
-    /// Most bytes of one call in that direction.
+    /// Most bytes of one call in that direction, whole blocks.
     fn call_bytes(&self, queue: Queue) -> u64 {
-        (self.inflight_limit(queue) / 4).max(BLOCK_BYTES)
+        let blocks = self.inflight_limit(queue) / BLOCK_BYTES;
+        (blocks / CALLS).max(1) * BLOCK_BYTES
     }
 
-    /// So little is under way in that direction, of `limit` bytes, that there is room for whole
-    /// calls: one for each block that is done would cost a call for each block. Where a call is a
+    /// So little is under way in that direction, of `limit` bytes, that there is room for a whole
+    /// call: one for each block that is done would cost a call for each block. Where a call is a
     /// block, since the link is slow, any room will do.
     pub(crate) fn takes_calls(&self, queue: Queue, limit: u64) -> bool {
         let call = self.call_bytes(queue);
-        call == BLOCK_BYTES || self.orders.bytes(queue) + REFILL * call <= limit
+        call == BLOCK_BYTES || self.orders.bytes(queue) + call <= limit
     }
 
     /// May this block's content be dropped by command?

@@ -77,8 +77,10 @@ impl Orders {
             .min()
     }
 
-    /// Gives out a command, joined to the last one of `commands` where it continues it
-    /// and the two together stay within `merge_bytes`.
+    /// Gives out a command, joined to the last one of `commands` where the block follows what that
+    /// is for, and the two together stay within `merge_bytes`. So it is where the block comes
+    /// before it, but for fetches, whose order is that of need: what leaves a sweep is what was
+    /// passed last, block for block backwards.
     pub(crate) fn issue(
         &mut self,
         now: Micros,
@@ -93,12 +95,18 @@ impl Orders {
             && let Some(order) = lane.orders.back_mut()
             && last.id == order.id
             && (last.operation, order.from_host) == (operation, from_host)
-            && order.blocks.end() == block
             && last.range.bytes < merge_bytes
         {
-            order.blocks.count += 1;
-            last.range.bytes += BLOCK_BYTES;
-            return;
+            let before = queue != Queue::In && order.blocks.first == block + 1;
+            if before {
+                order.blocks.first = block;
+                last.range.address -= BLOCK_BYTES;
+            }
+            if before || order.blocks.end() == block {
+                order.blocks.count += 1;
+                last.range.bytes += BLOCK_BYTES;
+                return;
+            }
         }
         lane.last_id = lane.last_id.wrapping_add(1);
         let id = lane.last_id;
@@ -170,5 +178,47 @@ impl Orders {
             .iter()
             .map(|lane| (lane.orders.len() * size_of::<Order>()) as u64)
             .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranges of the commands, first block and count, that such a queue of blocks becomes.
+    fn issued(queue: Queue, operation: Operation, blocks: &[u64]) -> Vec<(u64, u64)> {
+        let mut orders = Orders::new(1.0);
+        let mut commands = Vec::new();
+        for &block in blocks {
+            let what = (queue, operation);
+            let most = 3 * BLOCK_BYTES;
+            orders.issue(Micros(0), what, (block, false), most, &mut commands);
+        }
+        let under_way = blocks.len() as u64 * BLOCK_BYTES;
+        assert_eq!(orders.bytes(queue), under_way);
+        for command in &commands {
+            let order = orders.complete(Micros(1), queue, command.id).unwrap();
+            assert_eq!(order.blocks.first * BLOCK_BYTES, command.range.address);
+            assert_eq!(order.blocks.count * BLOCK_BYTES, command.range.bytes);
+        }
+        let range = |c: &Command| (c.range.address / BLOCK_BYTES, c.range.bytes / BLOCK_BYTES);
+        commands.iter().map(range).collect()
+    }
+
+    #[test]
+    fn neighbours_leave_in_one_call_forwards_and_backwards() {
+        let evicted = |blocks| issued(Queue::Out, Operation::Evict, blocks);
+        assert_eq!(evicted(&[5, 6, 7]), [(5, 3)]);
+        assert_eq!(evicted(&[7, 6, 5]), [(5, 3)]);
+        assert_eq!(evicted(&[6, 7, 5]), [(5, 3)]);
+        assert_eq!(evicted(&[7, 5, 6]), [(7, 1), (5, 2)]);
+        assert_eq!(evicted(&[9, 8, 7, 6, 5]), [(7, 3), (5, 2)], "so many at most");
+    }
+
+    #[test]
+    fn what_is_needed_first_comes_first() {
+        let fetched = |blocks| issued(Queue::In, Operation::Prefetch, blocks);
+        assert_eq!(fetched(&[5, 6, 7]), [(5, 3)]);
+        assert_eq!(fetched(&[7, 6, 5]), [(7, 1), (6, 1), (5, 1)]);
     }
 }
