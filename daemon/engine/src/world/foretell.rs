@@ -39,20 +39,35 @@ impl World {
     /// as far as the learned cycle tells: frames that births take, less those that deaths
     /// give back. At least 0.
     pub(crate) fn growth(&self, until: u64) -> i64 {
-        let floor = self.floor();
-        let Some(lag) = self.history.lag().filter(|&lag| floor > lag) else {
+        let Some((before, peak)) = self.lived(until) else {
             return 0;
         };
-        let end = until.min(floor + lag);
-        if end <= floor {
-            return 0;
-        }
-        let (before, peak) = self.history.live_within(floor - lag, end - lag);
         // What died since the last launch was over has left its frame already, but was counted
         // when that launch was over, as was its like a cycle ago.
-        let last = self.history.live_after(floor - 1);
+        let last = self.history.live_after(self.floor() - 1);
         let died = last.map_or(0, |last| u64::from(last).saturating_sub(self.blocks.live()));
         i64::from(peak) - i64::from(before) + died as i64
+    }
+
+    /// As [`World::growth`]; where the newest launch has other arguments than the one that it
+    /// repeats, so many more that as many have content as had then, if that is more. What runs may
+    /// be another phase, as an evaluation of what was trained: less has content than did at that
+    /// place, and all of what the program is about to train on has yet to get some.
+    pub(crate) fn possible_growth(&self, until: u64) -> i64 {
+        let growth = self.growth(until);
+        let lived = self.lived(until).filter(|_| self.history.held() == 0);
+        lived.map_or(growth, |(_, peak)| {
+            growth.max(i64::from(peak) - self.blocks.live() as i64)
+        })
+    }
+
+    /// A cycle ago: the blocks with content before the launch that is the oldest now, and the most
+    /// of them from there to the launch `until`. None where no cycle is known.
+    fn lived(&self, until: u64) -> Option<(u32, u32)> {
+        let floor = self.floor();
+        let lag = self.history.lag().filter(|&lag| floor > lag)?;
+        let end = until.min(floor + lag);
+        (end > floor).then(|| self.history.live_within(floor - lag, end - lag))
     }
 
     /// Moment of the next launch that uses a block, queued or predicted.

@@ -212,7 +212,11 @@ mod tests {
         assert_eq!(evicted(&[7, 6, 5]), [(5, 3)]);
         assert_eq!(evicted(&[6, 7, 5]), [(5, 3)]);
         assert_eq!(evicted(&[7, 5, 6]), [(7, 1), (5, 2)]);
-        assert_eq!(evicted(&[9, 8, 7, 6, 5]), [(7, 3), (5, 2)], "so many at most");
+        assert_eq!(
+            evicted(&[9, 8, 7, 6, 5]),
+            [(7, 3), (5, 2)],
+            "so many at most"
+        );
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub(crate) struct Foresight {
 impl Policy for Foresight {
     fn started(&mut self, world: &World, _exec: u32) {
         self.reach.started(world);
+        self.on_host.started(world);
     }
 
     fn decide(

@@ -50,7 +50,10 @@ const LAUNCHES: u64 = 16;
 const VARIES: f64 = 2.0;
 /// Turns of the program that frames are given to settle.
 const SETTLE: u64 = 2;
-/// Turns after which migrating is compared again: it costs one.
+/// Turns after which migrating is compared for the first time, and after which again: it costs one.
+/// What is on the device first is what happened to be there in a start; migrating for a while brings
+/// what is used.
+const FIRST: u64 = 4;
 const COMPARE: u64 = 16;
 /// Launches that take so many times as long as they did do something else: other rows are popular,
 /// and not on the device.
@@ -60,6 +63,8 @@ const FRUITLESS: u64 = 4;
 /// Blocks that are used so many times as often as others are worth their frames, and to be brought
 /// there.
 const HOT: f64 = 4.0;
+/// Launches for which nobody need be given a pointer to what is on trial, all the same.
+const UNUSED: u64 = 4096;
 /// Nobody is expected to be so many times as fast in the rest of a trial.
 const MAKES_UP: f64 = 2.0;
 /// After a disappointment nothing is tried for so many times as long as the trial took, and for
@@ -92,10 +97,15 @@ struct Trial {
     launch_us: f64,
     /// Over how many launches that is compared.
     launches: u64,
-    /// When it began,
+    /// When it began, when the last of them joined, and how long it takes from then on to bring
+    /// what of them is partly on the device, microseconds,
     begun: Moment,
+    joined: Moment,
+    rest_us: f64,
     /// and when the frames were settled.
     since: Option<Moment>,
+    /// The first launch since then that was given a pointer to what is on trial.
+    used: Option<u64>,
     /// Turns after which to compare again, if they stay on the host, and if launches take much
     /// longer.
     wait: u64,
@@ -103,6 +113,13 @@ struct Trial {
 }
 
 impl Trial {
+    /// Of launches before `floor`, none since the frames were settled used what is on trial: what
+    /// they took says nothing of it. Where none did for long, pointers do not tell.
+    fn is_unused(&self, floor: u64) -> bool {
+        let unused = self.used.is_none_or(|launch| launch >= floor);
+        unused && floor < self.begun.0 + UNUSED
+    }
+
     /// What the launches from `first` on, up to before `end`, took before, microseconds.
     fn before_us(&self, first: u64, end: u64) -> f64 {
         let took = self.turn.and_then(|turn| self.marks.took(first, end, turn));
@@ -187,6 +204,23 @@ pub(super) fn turn(world: &World) -> Option<u64> {
 }
 
 impl OnHost {
+    /// A launch begins.
+    pub(crate) fn started(&mut self, world: &World) {
+        let Some(trial) = &mut self.trial else {
+            return;
+        };
+        let Some(launch) = world.window.front().filter(|_| trial.used.is_none()) else {
+            return;
+        };
+        let uses = launch.arguments.iter().any(|argument| {
+            let allocation = world.memory.allocation_at(argument.address);
+            allocation.is_some_and(|a| trial.addresses.contains(&a.range.address))
+        });
+        if uses && trial.since.is_some() {
+            trial.used = Some(launch.position);
+        }
+    }
+
     /// Gives the commands that are due.
     pub(crate) fn consider(
         &mut self,
@@ -287,8 +321,11 @@ impl OnHost {
             launch_us: last.launch_us,
             launches,
             begun: moment,
+            joined: moment,
+            rest_us: 0.0,
             since: None,
-            wait: COMPARE,
+            used: None,
+            wait: FIRST,
             soon: SETTLE,
         });
         let addresses = coldest(world, &found.visited);
@@ -307,7 +344,8 @@ impl OnHost {
         let (moment, turn) = ((world.floor(), now), turn(world));
         let young = |trial: &&Trial| {
             let passed = moment.0.saturating_sub(trial.begun.0);
-            trial.question == Question::Stay && passed < 2 * SETTLE * trial.launches
+            let begins = passed < 2 * SETTLE * trial.launches || trial.is_unused(moment.0);
+            trial.question == Question::Stay && begins
         };
         if self.trial.as_ref().filter(young).is_none() {
             return;
@@ -319,7 +357,8 @@ impl OnHost {
         self.leave(now, &addresses, world, stats, commands);
         if let Some(trial) = &mut self.trial {
             trial.addresses.extend(addresses);
-            trial.since = None;
+            (trial.since, trial.used) = (None, None);
+            (trial.joined, trial.rest_us) = (moment, rest_us(&self.partly, world));
         }
     }
 
@@ -342,6 +381,7 @@ impl OnHost {
         self.leave(now, &addresses, world, stats, commands);
         if let Some(trial) = &mut self.trial {
             trial.addresses = addresses;
+            trial.rest_us = rest_us(&self.partly, world);
         }
     }
 
@@ -433,7 +473,10 @@ impl OnHost {
             launch_us: last.launch_us,
             launches,
             begun: moment,
+            joined: moment,
+            rest_us: 0.0,
             since: Some(moment),
+            used: None,
             // What came early says nothing of how often it is worth while.
             wait: if moment.0 - since < launches * wait {
                 wait
@@ -484,11 +527,12 @@ impl OnHost {
         let floor = world.floor();
         let passed_us = |since: Micros| now.0.saturating_sub(since.0) as f64;
         let Some((began, since)) = trial.since else {
-            let (begun, at) = trial.begun;
+            let (joined, at) = trial.joined;
             let window_us = trial.launch_us * trial.launches as f64;
-            let late = floor.saturating_sub(begun) >= SETTLE * trial.launches
-                || passed_us(at) > window_us * SETTLE as f64;
-            if late || self.partly.is_empty() && world.orders.bytes(Queue::In) == 0 {
+            let late = passed_us(at) > window_us.max(trial.rest_us) * SETTLE as f64;
+            let passed = floor.saturating_sub(joined) >= SETTLE * trial.launches;
+            let idle = world.orders.bytes(Queue::In) == 0;
+            if late || self.partly.is_empty() && (passed || idle) {
                 trial.since = Some((floor, now));
             }
             return;
@@ -506,6 +550,10 @@ impl OnHost {
         };
         let late = passed_us(since) + rest_us > noise * all_us;
         if floor < began + trial.launches && !late {
+            return;
+        }
+        if trial.question != Question::Migrate && trial.is_unused(floor) {
+            (trial.since, trial.used) = (Some((floor, now)), None);
             return;
         }
         let slower = late || passed_us(since) > noise * trial.before_us(began, floor);
@@ -548,6 +596,7 @@ impl OnHost {
                     launch_us,
                     begun,
                     since: Some(begun),
+                    used: None,
                     ..trial
                 };
                 self.begin(trial);
@@ -651,6 +700,11 @@ fn let_migrate(
             world.order(now, Operation::LetMigrate, slot, reason, stats, commands);
         }
     }
+}
+
+/// How long it takes to bring all of so many blocks, microseconds.
+fn rest_us(partly: &VecDeque<BlockId>, world: &World) -> f64 {
+    (partly.len() as u64 * BLOCK_BYTES) as f64 / world.orders.rate(Queue::In)
 }
 
 /// It takes a frame, and faults alone filled a part of it.

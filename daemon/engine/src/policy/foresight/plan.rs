@@ -392,7 +392,7 @@ fn fetch(
                 Some((until, births)) if until == key => births,
                 _ => {
                     let near = near.filter(|&(_, at)| at < key).map_or(0, |near| near.0);
-                    let births = policy.ranks.unmet_births(world, key).max(near);
+                    let births = policy.ranks.possible_births(world, key).max(near);
                     births - policy.ranks.dead.len() as i64
                 }
             };

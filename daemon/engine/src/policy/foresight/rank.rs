@@ -164,12 +164,21 @@ impl Ranks {
     /// has yet: what is born before, less what dies. While no cycle is known, the next births
     /// of the queued launches.
     pub(crate) fn unmet_births(&self, world: &World, until: u64) -> i64 {
+        self.unmet(world, until, World::growth)
+    }
+
+    /// As [`Ranks::unmet_births`], as far as it is possible: a fetch had better leave them frames.
+    pub(crate) fn possible_births(&self, world: &World, until: u64) -> i64 {
+        self.unmet(world, until, World::possible_growth)
+    }
+
+    fn unmet(&self, world: &World, until: u64, growth: fn(&World, u64) -> i64) -> i64 {
         if world.history.lag().is_none() {
             let trusted = world.births_trusted().min(QUEUED_BIRTHS) as usize;
             let queued = self.births.iter().take(trusted);
             return queued.take_while(|&(key, _)| key < until).count() as i64;
         }
-        let growth = world.growth(until / TICKS) - self.prepared.count as i64;
+        let growth = growth(world, until / TICKS) - self.prepared.count as i64;
         growth.max(0)
     }
 
