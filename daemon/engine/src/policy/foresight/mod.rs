@@ -29,7 +29,6 @@ use exchange::Exchange;
 use on_host::OnHost;
 use rank::Ranks;
 use reach::Reach;
-use reserve::Reserve;
 
 /// The default policy.
 #[derive(Debug, Default)]
@@ -37,7 +36,6 @@ pub(crate) struct Foresight {
     ranks: Ranks,
     breaker: Breaker,
     reach: Reach,
-    reserve: Reserve,
     on_host: OnHost,
     exchange: Exchange,
     stops: Stops,
@@ -73,7 +71,6 @@ impl Policy for Foresight {
                 .judge((world.floor(), faulted), &world.usefulness, world.capacity);
             stats.breaker_opened = self.breaker.opened();
             self.reach.adapt(now, world);
-            self.reserve.adapt(now, world);
         }
         world.decisions.breaker = self.breaker.state();
         if !world.without.feedback {

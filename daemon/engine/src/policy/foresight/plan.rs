@@ -3,8 +3,8 @@
 //! Owns the order of moves; how far ahead to fetch is [`super::reach`]'s to say, how many frames
 //! stay free [`super::reserve`]'s.
 
-use super::Foresight;
 use super::rank::is_known;
+use super::{Foresight, reserve};
 use crate::command::{Command, Operation, Queue};
 use crate::decision::{Reason, Stop};
 use crate::policy::demand::out_limit;
@@ -34,7 +34,7 @@ pub(crate) fn carry_out(
     commands: &mut Vec<Command>,
 ) {
     see_what_fits(policy, world);
-    let reserve = policy.reserve.frames(world);
+    let reserve = reserve::frames(world);
     // Where nothing is exchanged no frame is wanted, and what is dropped faults, page by page,
     // when it is born on the host.
     if policy.exchange.allowed(world) {
