@@ -151,3 +151,58 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::BLOCK_BYTES;
+    use crate::{Bytes, Config, PolicyKind};
+
+    #[test]
+    fn what_died_since_the_last_launch_is_born_again_like_all_else() {
+        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+        let mut world = World::new(&config);
+        // In each turn of four launches eight blocks have content when the last one is over, and die
+        // before the next one.
+        for _ in 0..64 {
+            let exec = (world.history.head() + 1) as u32 % 4;
+            let position = world.history.push((exec, 0), std::iter::empty());
+            world
+                .history
+                .set_live(position, if exec == 0 { 8 } else { 0 });
+        }
+        let (head, floor) = (world.history.head(), world.floor());
+        assert_eq!((head % 4, floor), (0, head + 1));
+        assert_eq!(world.history.lag(), Some(4));
+        assert_eq!(world.blocks.live(), 0, "they are dead");
+        assert_eq!(world.growth(floor + 4), 8);
+    }
+
+    #[test]
+    fn what_lived_a_cycle_ago_may_live_again_where_something_else_runs() {
+        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+        let mut world = World::new(&config);
+        let run = |world: &mut World, exec: u32, live: u64| {
+            let position = world.history.push((exec, 0), std::iter::empty());
+            world.history.set_live(position, live);
+        };
+        for _ in 0..16 {
+            for (exec, live) in [20, 21, 22, 24].into_iter().enumerate() {
+                run(&mut world, exec as u32, live);
+            }
+        }
+        // What has content now died since; two more blocks than before the next launch had some.
+        let growth = |world: &World| {
+            let until = world.floor() + 2;
+            (world.growth(until), world.possible_growth(until))
+        };
+        run(&mut world, 0, 0);
+        let (expected, possible) = growth(&world);
+        assert_eq!(expected, possible, "the same launches");
+        run(&mut world, 99, 0);
+        assert!(world.history.lag().is_some());
+        let (expected, possible) = growth(&world);
+        assert!(expected < 20, "{expected}");
+        assert!(possible >= 20, "{possible}");
+    }
+}

@@ -10,16 +10,17 @@
 //! hold what they can. So is one of which whole blocks are used, where the device is only a little
 //! too small and faults bring again a multiple of what has no room ([`crate::world::churn`]).
 //!
-//! Whether that was right is measured: if launches take longer than the same ones did, it is
-//! taken back, and not tried again for many times as long. Before the program is known to repeat
-//! itself only other launches can be compared, and that verdict holds until it is. What they took before may have been
-//! that of a start, in which everything is slow. So the two are compared again later, the other
-//! way round: the allocations migrate for a while, which ends as soon as that cannot be faster any
-//! more than the same launches were before. Who is faster so is tried on the host once more, lest
-//! it was the launches that had changed. Such a comparison costs a turn of the program at most.
-//! It is done after many turns, and each time after twice as many; and soon where launches begin to
-//! take much longer than they did on the host, for more than a turn: what is popular now is not on
-//! the device, and migrating for a while brings it.
+//! Whether that was right is measured: if launches take longer than the same ones did, it is taken
+//! back, and not tried again for many times as long. Launches tell nothing of what none of them
+//! was given a pointer to. Before the program is known to repeat itself only other launches can be
+//! compared, and that verdict holds until it is. What they took before may have been that of a
+//! start, in which everything is slow. So the two are compared again later, the other way round:
+//! the allocations migrate for a while, which ends as soon as that cannot be faster any more than
+//! the same launches were before. Who is faster so is tried on the host once more, lest it was the
+//! launches that had changed. Such a comparison costs a turn of the program at most. It is done
+//! after a few turns, then after many, and each time after twice as many; and soon where launches
+//! begin to take much longer than they did on the host, for more than a turn: what is popular now
+//! is not on the device, and migrating for a while brings it.
 //!
 //! What a launch is known to use, in other allocations, is fetched before as ever, and may have
 //! the frames.
