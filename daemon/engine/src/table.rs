@@ -15,16 +15,22 @@ pub(crate) fn reserve_one<T>(table: &mut Vec<T>) {
 }
 
 /// The entry of a slot; those that are missing up to there are `empty`.
+#[inline]
 pub(crate) fn entry<T: Clone>(table: &mut Vec<T>, slot: u32, empty: T) -> &mut T {
     let index = slot as usize;
+    if index >= table.len() {
+        grow(table, index, empty);
+    }
+    &mut table[index]
+}
+
+#[cold]
+fn grow<T: Clone>(table: &mut Vec<T>, index: usize, empty: T) {
     if index >= table.capacity() {
         let grown = table.len() + (table.len() / SHARE).max(SHARE);
         table.reserve_exact(grown.max(index + 1) - table.len());
     }
-    if index >= table.len() {
-        table.resize(index + 1, empty);
-    }
-    &mut table[index]
+    table.resize(index + 1, empty);
 }
 
 #[cfg(test)]

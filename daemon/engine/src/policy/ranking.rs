@@ -25,7 +25,14 @@ struct Run {
 pub(crate) struct Order {
     runs: Vec<Run>,
     len: usize,
+    /// Where the last one came in, and where the last one went out: blocks change side by side.
+    /// Either may be anywhere.
+    came: Spot,
+    went: Spot,
 }
+
+/// A place: which run, and how many of it come before.
+type Spot = (usize, usize);
 
 impl Order {
     /// The run in which an entry is, or belongs.
@@ -33,10 +40,35 @@ impl Order {
         self.runs.partition_point(|run| run.last < entry)
     }
 
+    /// Where an entry is, or belongs: perhaps beside `last`.
+    fn spot_of(&self, entry: Entry, last: Spot) -> Spot {
+        let follows = |run: usize| run == 0 || self.runs[run - 1].last < entry;
+        let here = self.runs.get(last.0).is_some_and(|run| entry <= run.last);
+        let index = if here && follows(last.0) {
+            last.0
+        } else {
+            self.run_of(entry)
+        };
+        let Some(run) = self.runs.get(index) else {
+            return (index, 0);
+        };
+        let entries = &run.entries;
+        let is_at = |&at: &usize| {
+            (at == 0 || entries.get(at - 1).is_some_and(|before| *before < entry))
+                && entries.get(at).is_some_and(|at| entry <= *at)
+        };
+        let mut near = [last.1, last.1 + 1, last.1.saturating_sub(1)].into_iter();
+        let at = near
+            .find(is_at)
+            .unwrap_or_else(|| entries.partition_point(|other| *other < entry));
+        (index, at)
+    }
+
     pub(crate) fn insert(&mut self, key: u64, slot: u32) {
         let entry = (key, slot);
         self.len += 1;
-        let index = self.run_of(entry);
+        let (index, at) = self.spot_of(entry, self.came);
+        self.came = (index, at);
         if index == self.runs.len() {
             // Beyond all: behind the last one, or alone, so that what comes in rising
             // order fills runs.
@@ -53,7 +85,6 @@ impl Order {
             return;
         }
         let run = &mut self.runs[index];
-        let at = run.entries.partition_point(|other| *other < entry);
         run.entries.insert(at, entry);
         if run.entries.len() > RUN {
             let upper = run.entries.split_off(RUN / 2);
@@ -66,13 +97,14 @@ impl Order {
     /// Takes a block out that has this key; nothing if it is not there.
     pub(crate) fn remove(&mut self, key: u64, slot: u32) {
         let entry = (key, slot);
-        let index = self.run_of(entry);
+        let (index, at) = self.spot_of(entry, self.went);
+        self.went = (index, at);
         let Some(run) = self.runs.get_mut(index) else {
             return;
         };
-        let Ok(at) = run.entries.binary_search(&entry) else {
+        if run.entries.get(at) != Some(&entry) {
             return;
-        };
+        }
         run.entries.remove(at);
         self.len -= 1;
         let Some(&last) = run.entries.last() else {

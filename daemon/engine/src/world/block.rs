@@ -314,23 +314,20 @@ impl Blocks {
     /// A launch will use a block at this moment ([`Uses::push`]). It repeats the one `lag`
     /// launches before, if that is known.
     pub(crate) fn will_use(&mut self, slot: u32, moment: u64, stale: u64, lag: Option<u64>) {
-        let block = &self.slots[slot as usize];
-        let queued = |last: u64| (self.running + 1..moment / TICKS).contains(&(last / TICKS));
-        // Where another launch that waits uses it before, its next use is that one's.
-        if !block.uses.last().is_some_and(queued) || block.frees() {
-            self.mark(slot);
-        }
-        let block = &mut self.slots[slot as usize];
-        block
-            .habit
-            .observe(&block.uses, moment / TICKS, lag, &mut self.trust);
         let most = self.most_uses();
         let stale = if self.use_bytes < SPARE_BYTES {
             0
         } else {
             stale
         };
-        let uses = &mut self.slots[slot as usize].uses;
+        let block = &self.slots[slot as usize];
+        let queued = |last: u64| (self.running + 1..moment / TICKS).contains(&(last / TICKS));
+        // Where another launch that waits uses it before, its next use is that one's.
+        if !block.uses.last().is_some_and(queued) || block.frees() {
+            self.mark(slot);
+        }
+        let Block { habit, uses, .. } = &mut self.slots[slot as usize];
+        habit.observe(uses, moment / TICKS, lag, &mut self.trust);
         let before = uses.bytes();
         uses.push(moment, stale, most);
         self.use_bytes = self.use_bytes + uses.bytes() - before;

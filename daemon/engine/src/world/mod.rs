@@ -424,16 +424,18 @@ impl World {
     /// use.
     pub(crate) fn used(&mut self, slot: u32, position: u64, needed: Share) {
         self.blocks.set_content(slot, true);
-        let (probes, remote) = (self.probes, self.remote || self.blocks.get(slot).stays);
+        let probes = self.probes;
         let block = self.blocks.get_mut(slot);
+        let remote = self.remote || block.stays;
         block.last_used = position;
         block.presumed = false;
         (block.refused, block.refusals) = (false, 0);
-        if std::mem::take(&mut block.guessed) {
+        let guessed = std::mem::take(&mut block.guessed);
+        let undecided = u64::from(std::mem::take(&mut block.undecided));
+        let (residency, proven) = (block.residency, std::mem::take(&mut block.unproven));
+        if guessed {
             self.guessed.came_to(BLOCK_BYTES, needed, false);
         }
-        let block = self.blocks.get_mut(slot);
-        let undecided = u64::from(std::mem::take(&mut block.undecided));
         if undecided > 0 {
             // It did not fault since it left; where nobody would tell, that says nothing.
             if probes {
@@ -447,8 +449,6 @@ impl World {
                 self.note(slot, Step::Came(Fate::Wasted));
             }
         }
-        let block = self.blocks.get_mut(slot);
-        let (residency, proven) = (block.residency, std::mem::take(&mut block.unproven));
         if proven && needed == Share::ALL {
             let late = residency == Residency::MovingIn;
             let fate = if late { Fate::Late } else { Fate::Useful };

@@ -3,10 +3,14 @@
 //! Owns the moments of a cycle or so, in half the room that they would take as they are: there
 //! are many blocks, and many uses of each.
 
+use std::cell::Cell;
+
 use crate::units::TICKS;
 
 /// Room for uses grows by one in so many of them, or by so many.
 const SHARE: usize = 4;
+/// Uses beyond the last answer that are looked at one by one.
+const STEPS: usize = 4;
 
 /// Moments at which launches use a block, oldest first: position times [`TICKS`], and how
 /// far the launch is by then.
@@ -17,6 +21,8 @@ pub(crate) struct Uses {
     /// In rising order from `begin` on; what is before it is forgotten.
     moments: Vec<u32>,
     begin: u32,
+    /// Where the last answer of [`Uses::at_or_after_last`] was; it may be anywhere.
+    answer: Cell<u32>,
     /// The newest one that was dropped for want of room.
     cut: u64,
 }
@@ -58,7 +64,7 @@ impl Uses {
             self.moments[newest] = (moment.min(last) - self.base) as u32;
             return;
         }
-        self.begin += self.before(stale.saturating_add(1)) as u32;
+        self.forget(stale);
         if let Some(excess) = (self.kept().len() + 1).checked_sub(most)
             && excess > 0
         {
@@ -113,6 +119,16 @@ impl Uses {
         );
         let begin = self.begin as usize;
         self.moments.drain(begin + at..begin + end);
+    }
+
+    /// Forgets moments up to `stale`. Each is gone past once.
+    fn forget(&mut self, stale: u64) {
+        let Some(stale) = stale.checked_sub(self.base) else {
+            return;
+        };
+        let kept = self.kept().iter();
+        let stale = kept.take_while(|&&kept| u64::from(kept) <= stale).count();
+        self.begin += stale as u32;
     }
 
     /// Drops the first so many for want of room.
@@ -175,7 +191,24 @@ impl Uses {
 
     /// First use at that moment or later.
     pub(crate) fn at_or_after(&self, moment: u64) -> Option<u64> {
-        let index = self.before(moment);
+        self.found(self.before(moment), moment)
+    }
+
+    /// As [`Uses::at_or_after`], for whoever asks of moments that rise slowly.
+    pub(crate) fn at_or_after_last(&self, moment: u64) -> Option<u64> {
+        let (kept, since) = (self.kept(), moment.saturating_sub(self.base));
+        let earlier = |at: usize| u64::from(kept[at]) < since;
+        let last = self.answer.get().saturating_sub(self.begin) as usize;
+        let near = (last..=kept.len()).take(STEPS);
+        let follows = last == 0 || (last <= kept.len() && earlier(last - 1));
+        let mut near = near.filter(|&at| follows && (at == kept.len() || !earlier(at)));
+        let index = near.next().unwrap_or_else(|| self.before(moment));
+        self.answer.set(self.begin + index as u32);
+        self.found(index, moment)
+    }
+
+    /// The use with so many before it, which is the first one at that moment or later.
+    fn found(&self, index: usize, moment: u64) -> Option<u64> {
         if index == 0 && self.cut >= moment {
             return Some(moment);
         }
@@ -282,6 +315,7 @@ mod tests {
                 prop_assert_eq!(uses.kept().len(), plain.moments.len());
                 for moment in plain.moments.iter().flat_map(|&at| [at - 1, at, at + 1]) {
                     prop_assert_eq!(uses.at_or_after(moment), plain.at_or_after(moment));
+                    prop_assert_eq!(uses.at_or_after_last(moment), plain.at_or_after(moment));
                 }
                 let room = uses.moments.capacity();
                 prop_assert!(room <= most * 2 + 2 * SHARE, "{} of {}", room, most);
