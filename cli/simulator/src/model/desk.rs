@@ -230,6 +230,11 @@ impl<'a> Desk<'a> {
         program.pieces_of(region).map(|piece| piece.block).collect()
     }
 
+    /// The parts of blocks of a region that was obtained.
+    pub fn pieces_of(&self, region: Region) -> Vec<Piece> {
+        self.core().program.pieces_of(region).collect()
+    }
+
     /// The program itself obtained the block as managed memory.
     pub fn is_by_program(&self, block: Block) -> bool {
         self.core().program.is_by_program(block)

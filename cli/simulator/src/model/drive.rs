@@ -256,6 +256,10 @@ impl Run<'_, '_, '_> {
 
     fn start(&mut self, launch: Launch) {
         let program = self.model.program;
+        let accesses = program.accesses(launch);
+        if self.model.machine.rules == Rules::G10 {
+            self.model.artifact_content(accesses);
+        }
         match &mut *self.policy {
             AnyPolicy::Fault(_) => {}
             AnyPolicy::Launch(_) | AnyPolicy::Lifetime(_) => {
@@ -264,7 +268,6 @@ impl Run<'_, '_, '_> {
             AnyPolicy::Future(_) => self.future(FutureNotice::Starting(launch)),
         }
         let info = program.launch(launch);
-        let accesses = program.accesses(launch);
         self.kernel = Some(Kernel::new(launch, self.model.now, info.time, accesses));
         if self.model.machine.rules == Rules::G10 {
             let policy = &mut *self.policy;

@@ -167,7 +167,6 @@ impl Model<'_> {
         artifact.lockup = false;
         let mut needed = Vec::new();
         for access in accesses {
-            self.first_content(access);
             let need = &mut artifact.needs[access.block.index()];
             if need.launch != stamp {
                 *need = Need {
@@ -235,7 +234,13 @@ impl Model<'_> {
         time(ssd.read, from_ssd).max(time(rest, from_host))
     }
 
-    /// Parts that are read before anything wrote them lie on the SSD.
+    /// What a launch that is about to start reads before anything wrote it lies on the SSD.
+    pub(super) fn artifact_content(&mut self, accesses: &[Access]) {
+        for access in accesses {
+            self.first_content(access);
+        }
+    }
+
     fn first_content(&mut self, access: &Access) {
         let ssd = self.machine.ssd.is_some();
         let state = self.blocks.get_mut(access.block);

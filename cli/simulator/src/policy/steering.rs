@@ -4,7 +4,7 @@
 //! fits, the shim's own check before content is dropped, progress marks at the engine's
 //! stride, and the time from an event to the command that it causes. Decides nothing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Instant;
 
 use oversub_engine::{
@@ -41,6 +41,8 @@ pub(super) struct Steering {
     /// the framework's allocator will hand out parts of them.
     untold: Vec<Region>,
     parts: Parts,
+    /// Under the artifact's rules: handed-out parts that queued launches are given pointers to.
+    given: VecDeque<(Seq, Vec<Region>)>,
     managed_bytes: u64,
     launched: Option<Seq>,
     finished: Option<Seq>,
@@ -91,6 +93,7 @@ impl Steering {
             functions: HashMap::new(),
             untold: Vec::new(),
             parts: Parts::default(),
+            given: VecDeque::new(),
             managed_bytes: 0,
             launched: None,
             finished: None,
@@ -193,6 +196,10 @@ impl Steering {
             self.step(desk, &event);
             return;
         }
+        if desk.machine().rules == Rules::G10 {
+            let parts = launch.pointers.iter().filter_map(|&at| self.parts.at(at));
+            self.given.push_back((launch.seq, parts.collect()));
+        }
         let function = match self.functions.get(launch.name) {
             Some(function) => *function,
             None => {
@@ -227,6 +234,17 @@ impl Steering {
         });
         self.step(desk, &event);
         self.words = words;
+    }
+
+    /// A launch is about to start. Under the artifact's rules it is charged for each page that it
+    /// is the first to write as for one from the host, unless somebody queued that page for it, as
+    /// the artifact's own systems do: whether a frame is free or not.
+    fn started(&mut self, launch: Seq, desk: &mut Desk<'_>) {
+        while let Some((_, parts)) = self.given.pop_front_if(|(seq, _)| *seq <= launch) {
+            let pieces = parts.into_iter().flat_map(|part| desk.pieces_of(part));
+            let pieces: Vec<Piece> = pieces.collect();
+            desk.populate(&pieces, Room::Take);
+        }
     }
 
     fn finished(&mut self, done: Seq, desk: &mut Desk<'_>) {
@@ -385,6 +403,7 @@ impl LifetimePolicy for Steering {
                 if let Some(watch) = &mut self.watch {
                     watch.started(launch, desk.now(), &self.engine);
                 }
+                self.started(launch, desk);
             }
             LifetimeNotice::Launch(LaunchNotice::Finished(done)) => self.finished(done, desk),
             LifetimeNotice::Use(region, next) => {
@@ -484,6 +503,15 @@ impl Parts {
     fn any_in(&self, region: Region) -> bool {
         let last = self.live.range(..region.end()).next_back();
         last.is_some_and(|(&address, &bytes)| address + bytes > region.address)
+    }
+
+    /// The handed-out part that holds an address.
+    fn at(&self, address: u64) -> Option<Region> {
+        let (&first, &bytes) = self.live.range(..=address).next_back()?;
+        (address - first < bytes).then_some(Region {
+            address: first,
+            bytes,
+        })
     }
 
     /// If nothing in it is handed out, the last launch that may use it, if any.
