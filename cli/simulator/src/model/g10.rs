@@ -33,7 +33,9 @@
 //! Which way evicted content goes is for the artifact's systems to say: to the host while there is
 //! room, or where a plan sends it. An engine's executor uses both ways at once: what leaves goes to
 //! the SSD while the way there is free ([`Model::uses_both_tiers`]), so that the host is not full
-//! when most has to leave.
+//! when most has to leave. It also queues the pages that a launch is the first to write when that
+//! starts, by its pointers and what the allocator handed out, as the artifact's systems queue them
+//! ahead: who leaves them to faults is charged for them, though nothing moves.
 //!
 //! Owns the state and what begins and ends a launch; `serve` owns who gets a frame.
 

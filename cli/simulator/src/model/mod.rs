@@ -217,7 +217,7 @@ impl<'p> Model<'p> {
         for piece in self.program.pieces_of(region) {
             self.forget_unused(piece.block);
             let state = self.blocks.get_mut(piece.block);
-            let host = state.on_host().bytes();
+            let host = if state.on_ssd { 0 } else { state.on_host().bytes() };
             state.allocated = false;
             state.stays = false;
             state.populated = Leaves::NONE;
@@ -246,7 +246,8 @@ impl<'p> Model<'p> {
         let state = self.blocks.get_mut(block);
         let leaves = leaves & state.populated;
         let alive = leaves & state.alive;
-        let host = (leaves & state.on_host()).bytes();
+        let off = (leaves & state.on_host()).bytes();
+        let host = if state.on_ssd { 0 } else { off };
         state.lost |= alive;
         state.populated &= !leaves;
         let was = state.device;

@@ -19,10 +19,10 @@ pub(super) fn machine(frames: u32) -> Machine {
 
 /// One run with lifetimes known.
 pub(super) fn outcome(program: &Program, entry: &Entry, frames: u32) -> Outcome {
-    of(program, entry, frames, true)
+    of(program, entry, &machine(frames), true)
 }
 
-fn of(program: &Program, entry: &Entry, frames: u32, lifetimes: bool) -> Outcome {
+pub(super) fn of(program: &Program, entry: &Entry, on: &Machine, lifetimes: bool) -> Outcome {
     let options = Options {
         lifetimes,
         timeline: false,
@@ -31,7 +31,8 @@ fn of(program: &Program, entry: &Entry, frames: u32, lifetimes: bool) -> Outcome
         engine_cost: false,
         without: Default::default(),
     };
-    run(program, &machine(frames), entry, options).unwrap_or_else(|stopped| {
+    run(program, on, entry, options).unwrap_or_else(|stopped| {
+        let frames = on.memory_bytes / BLOCK_BYTES;
         panic!(
             "{} on {} with {frames} frames: {stopped}",
             entry.name,
@@ -86,12 +87,12 @@ pub(super) fn contract(entry: &Entry) {
         for lifetimes in [true, false] {
             let footprint = (program.footprint_bytes() / BLOCK_BYTES) as u32;
             for frames in [footprint * 9 / 10, footprint * 2 / 3, footprint / 2] {
-                let first = of(program, entry, frames, lifetimes);
-                let again = of(program, entry, frames, lifetimes);
+                let first = of(program, entry, &machine(frames), lifetimes);
+                let again = of(program, entry, &machine(frames), lifetimes);
                 assert_eq!(first.iterations, again.iterations, "{}", program.name());
             }
             // Room for what a system keeps spare, too.
-            let roomy = of(program, entry, 2 * footprint + 64, lifetimes);
+            let roomy = of(program, entry, &machine(2 * footprint + 64), lifetimes);
             let out: u64 = roomy.iterations.iter().map(|i| i.totals.bytes_out).sum();
             assert_eq!(out, 0, "{} on {}", entry.name, program.name());
             // What the CPU wrote comes once, when it is first touched.

@@ -284,3 +284,33 @@ fn dropped_content_gives_its_frame_up_at_once_though_others_wait_to_leave() {
     });
     assert_eq!((time, totals.stall.0), (1400 + 10, 400_000));
 }
+
+#[test]
+fn content_that_is_dropped_on_the_ssd_makes_no_room_on_the_host() {
+    let program = program(&[
+        (1000, &[], &[blocks(0, 4)]),
+        (10_000, &[], &[blocks(4, 1)]),
+        (10_000, &[], &[blocks(5, 1)]),
+        (1000, &[blocks(2, 1)], &[]),
+    ]);
+    let machine = Machine {
+        host_bytes: Some(BLOCK_BYTES),
+        ..machine(8)
+    };
+    // The first block fills the host, the second goes to the SSD and is dropped there: for the
+    // third the host is as full as before.
+    let (time, _) = played(&program, &machine, |notice, desk| match notice {
+        FutureNotice::Starting(Launch(1)) => {
+            desk.evict(&[Block(0), Block(1)]);
+        }
+        FutureNotice::Starting(Launch(2)) => {
+            desk.discard(&[Piece {
+                block: Block(1),
+                leaves: Leaves::ALL,
+            }]);
+            desk.evict(&[Block(2)]);
+        }
+        _ => {}
+    });
+    assert_eq!(time, 1400 + 10_100 + 10_100 + 1000 + 500);
+}
