@@ -217,7 +217,11 @@ impl<'p> Model<'p> {
         for piece in self.program.pieces_of(region) {
             self.forget_unused(piece.block);
             let state = self.blocks.get_mut(piece.block);
-            let host = if state.on_ssd { 0 } else { state.on_host().bytes() };
+            let host = if state.on_ssd {
+                0
+            } else {
+                state.on_host().bytes()
+            };
             state.allocated = false;
             state.stays = false;
             state.populated = Leaves::NONE;
