@@ -55,7 +55,14 @@ impl Engine {
             })
         });
         let arguments = arguments.collect();
-        self.enqueue(launch.seq, launch.stream, exec, access, arguments);
+        // Parts that a framework tells of are named by what they are for, wherever they lie.
+        let plain = objects.iter().zip(0_u32..).filter_map(|(object, number)| {
+            let object = object.as_ref().filter(|object| !object.part)?;
+            let word = u64::from(launch.function.0) << 32 | u64::from(number);
+            Some(mix(mix(object.name, object.offset), word))
+        });
+        let plain: Vec<u64> = plain.collect();
+        self.enqueue((launch.seq, launch.stream), exec, access, arguments, &plain);
     }
 
     pub(super) fn copy(&mut self, copy: &Copy) {
@@ -66,30 +73,23 @@ impl Engine {
         let access = self
             .accesses
             .access(exec, (&ranges, &[]), (true, true), memory);
-        self.enqueue(copy.seq, copy.stream, exec, access, Arc::from([]));
+        self.enqueue((copy.seq, copy.stream), exec, access, Arc::from([]), &[]);
     }
 
+    /// `plain`: what names the pointers to memory that no framework tells of.
     fn enqueue(
         &mut self,
-        seq: Seq,
-        stream: StreamId,
+        (seq, stream): (Seq, StreamId),
         exec: u32,
         access: Access,
         arguments: Arc<[Argument]>,
+        plain: &[u64],
     ) {
         self.stats.launches += 1;
         let world = &mut self.world;
         let set: Set = access.set.clone();
         let code = arguments.first().map_or(NO_CODE, |first| first.function);
-        let memory = &world.memory;
-        // Parts that a framework tells of are named by what they are for, wherever they lie.
-        let plain = arguments.iter().filter_map(|argument| {
-            let allocation = memory.allocation_at(argument.address)?;
-            let offset = argument.address - allocation.range.address;
-            let word = u64::from(argument.function) << 32 | u64::from(argument.word);
-            (!allocation.pool).then(|| mix(mix(allocation.name, offset), word))
-        });
-        let position = world.history.push((exec, code), plain);
+        let position = world.history.push((exec, code), plain.iter().copied());
         let stale = world.history.stale().min(world.floor().saturating_sub(1));
         let (begin, stale) = (position * TICKS, stale * TICKS + TICKS - 1);
         let lag = world.history.lag();

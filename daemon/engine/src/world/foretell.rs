@@ -80,7 +80,7 @@ impl World {
         } else {
             self.moment()
         };
-        if let Some(queued) = uses.at_or_after(from) {
+        if let Some(queued) = uses.to_come(from) {
             return queued;
         }
         let Some(lag) = self.history.lag() else {
@@ -91,7 +91,7 @@ impl World {
         }
         let matched = self.history.head() - lag;
         let declared = uses
-            .at_or_after_last((matched + 1) * TICKS)
+            .repeated((matched + 1) * TICKS)
             .map_or(NEVER, |past| past + lag * TICKS);
         // What a launch used by chance is kept for the next time, and fetched only once it has
         // come true.
@@ -124,8 +124,11 @@ impl World {
     /// would leave and come again all the time.
     pub(crate) fn reuse(&self, slot: u32, next: u64) -> u64 {
         let block = self.blocks.get(slot);
+        if block.surprised > 0 || !block.pool || !block.content {
+            return next;
+        }
         let queued = block.uses.last().is_some_and(|last| last >= self.moment());
-        if queued || block.surprised > 0 || !block.pool || !block.content {
+        if queued {
             return next;
         }
         let foretold = Some(next).filter(|&next| next != NEVER);

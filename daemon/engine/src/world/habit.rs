@@ -85,7 +85,7 @@ impl Habit {
         };
         let matched = position.saturating_sub(lag);
         let from = matched.saturating_sub(SLACK) * TICKS;
-        let found = uses.at_or_after(from);
+        let found = uses.repeated(from);
         let foretold = found.is_some_and(|at| at / TICKS <= matched + SLACK);
         self.trust.add(foretold, MEMORY.0);
         all.add(foretold, MEMORY.1);
@@ -111,10 +111,13 @@ impl Habit {
         (last_used, floor): (u64, u64),
         all: Trust,
     ) -> Option<u64> {
-        let share = self.share(all);
         // Uses by chance deviate by three quarters of their mean distance (2 / e).
         let even = self.gap > 0 && self.deviation <= self.gap / 2;
-        if share >= BELIEVED || !even {
+        if !even {
+            return foretold;
+        }
+        let share = self.share(all);
+        if share >= BELIEVED {
             return foretold;
         }
         let gap = u64::from(self.gap);

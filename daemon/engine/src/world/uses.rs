@@ -21,8 +21,8 @@ pub(crate) struct Uses {
     /// In rising order from `begin` on; what is before it is forgotten.
     moments: Vec<u32>,
     begin: u32,
-    /// Where the last answer of [`Uses::at_or_after_last`] was; it may be anywhere.
-    answer: Cell<u32>,
+    /// Where the last answers were, of uses that come and of past ones; they may be anywhere.
+    answers: [Cell<u16>; 2],
     /// The newest one that was dropped for want of room.
     cut: u64,
 }
@@ -128,13 +128,23 @@ impl Uses {
         };
         let kept = self.kept().iter();
         let stale = kept.take_while(|&&kept| u64::from(kept) <= stale).count();
-        self.begin += stale as u32;
+        self.go_on(stale);
+    }
+
+    /// The first so many are kept no more.
+    fn go_on(&mut self, count: usize) {
+        self.begin += count as u32;
+        for answer in &mut self.answers {
+            *answer.get_mut() = answer
+                .get()
+                .saturating_sub(u16::try_from(count).unwrap_or(u16::MAX));
+        }
     }
 
     /// Drops the first so many for want of room.
     fn cut_first(&mut self, count: usize) {
         self.cut = self.moment(self.kept()[count - 1]);
-        self.begin += count as u32;
+        self.go_on(count);
     }
 
     /// The moment as it is kept. What is too far away from it is dropped.
@@ -194,16 +204,26 @@ impl Uses {
         self.found(self.before(moment), moment)
     }
 
-    /// As [`Uses::at_or_after`], for whoever asks of moments that rise slowly.
-    pub(crate) fn at_or_after_last(&self, moment: u64) -> Option<u64> {
+    /// As [`Uses::at_or_after`], of the present, which comes on slowly.
+    pub(crate) fn to_come(&self, moment: u64) -> Option<u64> {
+        self.near(&self.answers[0], moment)
+    }
+
+    /// As [`Uses::at_or_after`], of the place in the past that the present repeats.
+    pub(crate) fn repeated(&self, moment: u64) -> Option<u64> {
+        self.near(&self.answers[1], moment)
+    }
+
+    /// As [`Uses::at_or_after`], at the last answer, or a little behind it.
+    fn near(&self, answer: &Cell<u16>, moment: u64) -> Option<u64> {
         let (kept, since) = (self.kept(), moment.saturating_sub(self.base));
         let earlier = |at: usize| u64::from(kept[at]) < since;
-        let last = self.answer.get().saturating_sub(self.begin) as usize;
+        let last = usize::from(answer.get());
         let near = (last..=kept.len()).take(STEPS);
         let follows = last == 0 || (last <= kept.len() && earlier(last - 1));
         let mut near = near.filter(|&at| follows && (at == kept.len() || !earlier(at)));
         let index = near.next().unwrap_or_else(|| self.before(moment));
-        self.answer.set(self.begin + index as u32);
+        answer.set(u16::try_from(index).unwrap_or(0));
         self.found(index, moment)
     }
 
@@ -315,7 +335,8 @@ mod tests {
                 prop_assert_eq!(uses.kept().len(), plain.moments.len());
                 for moment in plain.moments.iter().flat_map(|&at| [at - 1, at, at + 1]) {
                     prop_assert_eq!(uses.at_or_after(moment), plain.at_or_after(moment));
-                    prop_assert_eq!(uses.at_or_after_last(moment), plain.at_or_after(moment));
+                    prop_assert_eq!(uses.to_come(moment), plain.at_or_after(moment));
+                    prop_assert_eq!(uses.repeated(moment), plain.at_or_after(moment));
                 }
                 let room = uses.moments.capacity();
                 prop_assert!(room <= most * 2 + 2 * SHARE, "{} of {}", room, most);

@@ -249,7 +249,8 @@ impl Ranks {
             block.holds_frame() && !block.content && !block.dead() && !block.gone && block.pool;
         self.prepared.set(slot, prepared);
         let here = block.residency == Residency::Device && !block.gone;
-        let dies = world.dies(slot).filter(|_| here && block.frees());
+        let frees = here && block.frees();
+        let dies = frees.then(|| world.dies(slot)).flatten();
         let before = self.dies.replace(slot, dies);
         if before != dies {
             if let Some(before) = before {
