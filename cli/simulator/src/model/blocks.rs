@@ -76,6 +76,15 @@ impl BlockState {
     pub fn on_host(&self) -> Leaves {
         self.populated.minus(self.device).minus(self.moving)
     }
+
+    /// What these parts take of the host's memory: none where their content lies on the SSD.
+    pub fn host_bytes(&self, leaves: Leaves) -> u64 {
+        if self.on_ssd {
+            0
+        } else {
+            (leaves & self.on_host()).bytes()
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -238,20 +238,16 @@ impl Model<'_> {
 
     /// What a launch that is about to start reads before anything wrote it lies on the SSD.
     pub(super) fn artifact_content(&mut self, accesses: &[Access]) {
-        for access in accesses {
-            self.first_content(access);
-        }
-    }
-
-    fn first_content(&mut self, access: &Access) {
         let ssd = self.machine.ssd.is_some();
-        let state = self.blocks.get_mut(access.block);
-        let fresh = access.leaves.minus(state.populated).minus(state.lost);
-        if access.mode.needs_content() && !fresh.is_empty() && state.frame == Frame::None {
-            state.on_ssd = ssd && (state.on_ssd || state.populated.is_empty());
-            state.populated |= fresh;
-            if !state.on_ssd {
-                self.host_bytes += fresh.bytes();
+        for access in accesses {
+            let state = self.blocks.get_mut(access.block);
+            let fresh = access.leaves.minus(state.populated).minus(state.lost);
+            if access.mode.needs_content() && !fresh.is_empty() && state.frame == Frame::None {
+                state.on_ssd = ssd && (state.on_ssd || state.populated.is_empty());
+                state.populated |= fresh;
+                if !state.on_ssd {
+                    self.host_bytes += fresh.bytes();
+                }
             }
         }
     }

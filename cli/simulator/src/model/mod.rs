@@ -217,13 +217,10 @@ impl<'p> Model<'p> {
         for piece in self.program.pieces_of(region) {
             self.forget_unused(piece.block);
             let state = self.blocks.get_mut(piece.block);
-            let host = if state.on_ssd {
-                0
-            } else {
-                state.on_host().bytes()
-            };
+            let host = state.host_bytes(Leaves::ALL);
             state.allocated = false;
             state.stays = false;
+            state.on_ssd = false;
             state.populated = Leaves::NONE;
             state.device = Leaves::NONE;
             state.alive = Leaves::NONE;
@@ -250,10 +247,10 @@ impl<'p> Model<'p> {
         let state = self.blocks.get_mut(block);
         let leaves = leaves & state.populated;
         let alive = leaves & state.alive;
-        let off = (leaves & state.on_host()).bytes();
-        let host = if state.on_ssd { 0 } else { off };
+        let host = state.host_bytes(leaves);
         state.lost |= alive;
         state.populated &= !leaves;
+        state.on_ssd &= !state.populated.is_empty();
         let was = state.device;
         state.device &= !leaves;
         let emptied = state.frame == Frame::Held && !was.is_empty() && state.device.is_empty();

@@ -41,7 +41,8 @@ pub(super) struct Steering {
     /// the framework's allocator will hand out parts of them.
     untold: Vec<Region>,
     parts: Parts,
-    /// Under the artifact's rules: handed-out parts that queued launches are given pointers to.
+    /// Under the artifact's rules: handed-out parts that queued launches are given pointers to, and
+    /// what they overwrite.
     given: VecDeque<(Seq, Vec<Region>)>,
     managed_bytes: u64,
     launched: Option<Seq>,
@@ -186,6 +187,12 @@ impl Steering {
     fn launched(&mut self, launch: &LaunchRecord<'_>, desk: &mut Desk<'_>) {
         self.tell_allocations(desk, true);
         self.launched = Some(launch.seq);
+        if desk.machine().rules == Rules::G10 {
+            let parts = launch.pointers.iter().filter_map(|&at| self.parts.at(at));
+            let overwritten = launch.call.and_then(|call| call.overwrites);
+            let parts = parts.chain(overwritten).collect();
+            self.given.push_back((launch.seq, parts));
+        }
         if let Some(call) = launch.call {
             let event = Event::Copy(Copy {
                 seq: seq(launch.seq),
@@ -195,10 +202,6 @@ impl Steering {
             });
             self.step(desk, &event);
             return;
-        }
-        if desk.machine().rules == Rules::G10 {
-            let parts = launch.pointers.iter().filter_map(|&at| self.parts.at(at));
-            self.given.push_back((launch.seq, parts.collect()));
         }
         let function = match self.functions.get(launch.name) {
             Some(function) => *function,

@@ -249,8 +249,11 @@ impl Ranks {
             block.holds_frame() && !block.content && !block.dead() && !block.gone && block.pool;
         self.prepared.set(slot, prepared);
         let here = block.residency == Residency::Device && !block.gone;
-        let frees = here && block.frees();
-        let dies = frees.then(|| world.dies(slot)).flatten();
+        let dies = if here && block.frees() {
+            world.dies(slot)
+        } else {
+            None
+        };
         let before = self.dies.replace(slot, dies);
         if before != dies {
             if let Some(before) = before {
