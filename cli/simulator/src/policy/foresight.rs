@@ -156,9 +156,10 @@ mod tests {
         builder.alloc(BASE, 4 * PART * BLOCK_BYTES).unwrap();
         let time = Nanos::from_micros(20_000);
         builder.iteration(0).unwrap();
-        for part in [0, 1, 2, 3].map(|part| blocks(part * PART, PART)) {
+        for (part, name) in ["write", "memset", "write", "memset"].iter().enumerate() {
+            let part = blocks(part as u64 * PART, PART);
             builder.use_(part.address, part.bytes).unwrap();
-            launch(&mut builder, "write", time, &[], &[part]);
+            launch(&mut builder, name, time, &[], &[part]);
             builder.unuse(part.address).unwrap();
         }
         let machine = Machine {

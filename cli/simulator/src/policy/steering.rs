@@ -41,8 +41,7 @@ pub(super) struct Steering {
     /// the framework's allocator will hand out parts of them.
     untold: Vec<Region>,
     parts: Parts,
-    /// Under the artifact's rules: handed-out parts that queued launches are given pointers to, and
-    /// what they overwrite.
+    /// Under the artifact's rules: handed-out parts that queued launches are given pointers to.
     given: VecDeque<(Seq, Vec<Region>)>,
     managed_bytes: u64,
     launched: Option<Seq>,
@@ -189,9 +188,7 @@ impl Steering {
         self.launched = Some(launch.seq);
         if desk.machine().rules == Rules::G10 {
             let parts = launch.pointers.iter().filter_map(|&at| self.parts.at(at));
-            let overwritten = launch.call.and_then(|call| call.overwrites);
-            let parts = parts.chain(overwritten).collect();
-            self.given.push_back((launch.seq, parts));
+            self.given.push_back((launch.seq, parts.collect()));
         }
         if let Some(call) = launch.call {
             let event = Event::Copy(Copy {
