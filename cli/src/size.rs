@@ -11,6 +11,9 @@ pub struct Size(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate(pub u64);
 
+/// A lower rate was meant to have another unit: 16 is no link, and would take years to simulate.
+const LEAST_RATE: u64 = 1_000_000;
+
 const UNITS: &[(&str, u64)] = &[
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -58,7 +61,14 @@ impl FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        parse(text.strip_suffix("/s").unwrap_or(text), "1GB/s").map(Rate)
+        let rate = parse(text.strip_suffix("/s").unwrap_or(text), "1GB/s")?;
+        if rate < LEAST_RATE {
+            return Err(format!(
+                "{} is less than any link moves; write the unit, for example 1GB/s",
+                Rate(rate)
+            ));
+        }
+        Ok(Rate(rate))
     }
 }
 
@@ -121,6 +131,17 @@ mod tests {
     fn rates_may_leave_out_the_per_second() {
         assert_eq!("1GB/s".parse(), Ok(Rate(1_000_000_000)));
         assert_eq!("250MB".parse(), Ok(Rate(250_000_000)));
+    }
+
+    #[test]
+    fn a_rate_without_its_unit_is_refused() {
+        let error = "16".parse::<Rate>().unwrap_err();
+        assert!(
+            error.contains("16B/s") && error.contains("1GB/s"),
+            "{error}"
+        );
+        assert!("999kB/s".parse::<Rate>().is_err());
+        assert_eq!("1MB/s".parse(), Ok(Rate(1_000_000)));
     }
 
     #[test]

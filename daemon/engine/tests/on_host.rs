@@ -386,6 +386,23 @@ fn a_start_is_compared_soon() {
 }
 
 #[test]
+fn what_seems_a_little_slower_at_first_is_compared_before_it_migrates_again() {
+    let mut lookups = Lookups::on_host_by_turns();
+    // Turns take some 15 % longer than they did while it migrated.
+    lookups.host_us = 700;
+    lookups.run_turns(3);
+    assert_eq!(lookups.on_host(), BLOCKS);
+    assert_eq!(lookups.ordered("let-migrate"), 0);
+    lookups.run_turns(6);
+    assert_eq!(lookups.on_host(), 0, "it is slower");
+    // What is much slower goes back at once.
+    let mut lookups = Lookups::on_host_by_turns();
+    lookups.host_us = 2_000;
+    lookups.run_turns(3);
+    assert_eq!(lookups.on_host(), 0);
+}
+
+#[test]
 fn a_long_launch_that_runs_is_no_reason_to_compare() {
     let mut lookups = Lookups::compared_once();
     lookups.run_turns(12);

@@ -62,18 +62,34 @@ pub(super) struct Current {
     pub transfer: Transfer,
     pub start: Nanos,
     pub end: Nanos,
-    rate: u64,
+    rate: Rate,
+    /// What it moves at with no joint cap.
+    alone: Rate,
 }
 
 impl Current {
     /// The rate at which it moves.
     pub fn rate(&self) -> Rate {
-        Rate(self.rate)
+        self.rate
     }
 
     /// It stands still for so long.
     pub fn hold_up(&mut self, time: Nanos) {
         self.end += time;
+    }
+
+    /// What is left of it moves at this rate.
+    fn go_on_at(&mut self, rate: Rate, now: Nanos) {
+        if rate == self.rate {
+            return;
+        }
+        let left = u128::from(self.end.0.saturating_sub(now.0));
+        let left = (left * u128::from(self.rate.0)).div_ceil(u128::from(rate.0.max(1)));
+        self.end = Nanos(
+            now.0
+                .saturating_add(u64::try_from(left).unwrap_or(u64::MAX)),
+        );
+        self.rate = rate;
     }
 }
 
@@ -87,8 +103,6 @@ pub(super) struct Lane {
     pub queued_bytes: u64,
     /// The device's own accesses take it, until when and at what rate, with nothing else moving.
     pub accesses: Option<(Nanos, Rate)>,
-    /// It had work but no share of the joint rate.
-    waiting: bool,
 }
 
 impl Lane {
@@ -100,7 +114,6 @@ impl Lane {
             current: None,
             queued_bytes: 0,
             accesses: None,
-            waiting: false,
         }
     }
 
@@ -127,19 +140,35 @@ impl Lane {
         self.current.map_or(Nanos::NEVER, |current| current.end)
     }
 
-    /// The rate that a transfer beginning now gets, given what the `other` direction does
-    /// and the cap on both; none where it has to wait for the other.
-    pub fn share(&mut self, other: &Lane, total: Option<Rate>) -> Option<Rate> {
+    /// The rate of a transfer that begins now, alone, under a joint cap of `total`; none where it
+    /// waits for the device's accesses in the `other` direction, which leave less than half.
+    pub fn share(&self, other: &Lane, total: Option<Rate>) -> Option<Rate> {
         let Some(total) = total else {
             return Some(self.rate);
         };
-        let half = total.0 / 2;
         let accesses = other.accesses.map_or(0, |(_, rate)| rate.0);
-        let others = other.current.map_or(accesses, |current| current.rate);
-        let fair = if other.waiting { half } else { total.0 };
-        let rate = self.rate.0.min(fair).min(total.0.saturating_sub(others));
-        self.waiting = rate < half.min(self.rate.0);
-        (!self.waiting).then_some(Rate(rate))
+        let rate = self.rate.0.min(total.0.saturating_sub(accesses));
+        let waits = accesses > 0 && rate < self.rate.0.min(total.0 / 2);
+        (!waits).then_some(Rate(rate))
+    }
+
+    /// What moves in both directions now shares the joint cap: each gets half of it, or all that it
+    /// can use of what the other leaves.
+    pub fn share_out(one: &mut Self, other: &mut Self, total: Rate, now: Nanos) {
+        let half = total.0 / 2;
+        match (&mut one.current, &mut other.current) {
+            (Some(one), Some(other)) => {
+                let left = total.0.saturating_sub(other.alone.0);
+                let rate = one.alone.0.min(left.max(half));
+                one.go_on_at(Rate(rate), now);
+                let rate = other.alone.0.min(total.0 - rate);
+                other.go_on_at(Rate(rate), now);
+            }
+            (Some(current), None) | (None, Some(current)) => {
+                current.go_on_at(current.alone, now);
+            }
+            (None, None) => {}
+        }
     }
 
     /// Begins to move something.
@@ -148,7 +177,8 @@ impl Lane {
             transfer,
             start: now,
             end: now + extra + rate.time(transfer.leaves.bytes()),
-            rate: rate.0,
+            rate,
+            alone: rate,
         });
     }
 

@@ -425,17 +425,57 @@ fn both_directions_together_stay_under_a_joint_cap() {
         leaves: Leaves::ALL,
         why: Why::Room,
     };
+    let now = Nanos(1_000_000);
+    let time = |rate: u64| Rate(rate).time(Leaves::ALL.bytes());
     let rate = inward.share(&outward, total).unwrap();
-    assert_eq!(rate, Rate(12));
-    inward.begin(one, Nanos(0), Nanos(0), rate);
-    // What is left is under a fair half: it waits for its turn, and then the other one
-    // takes no more than half.
-    assert_eq!(outward.share(&inward, total), None);
+    inward.begin(one, now, Nanos(0), rate);
+    assert_eq!((rate, inward.end()), (Rate(12), now + time(12)));
+    // Half of the way in the other direction begins: from then on each gets half.
+    let half = now + Nanos(time(12).0 / 2);
+    let rate = outward.share(&inward, total).unwrap();
+    outward.begin(one, half, Nanos(0), rate);
+    Lane::share_out(&mut inward, &mut outward, total.unwrap(), half);
+    let ends = [&inward, &outward].map(|lane| lane.end().0 - half.0);
+    let near = |one: u64, other: u64| one.abs_diff(other) <= 2;
+    assert!(near(ends[0], time(10).0 / 2) && near(ends[1], time(10).0));
+    // Alone again, it is as fast as it can.
+    let late = inward.end();
     inward.current = None;
-    let fair = inward.share(&outward, total).unwrap();
-    assert_eq!(fair, Rate(10));
-    inward.begin(one, Nanos(0), Nanos(0), fair);
-    assert_eq!(outward.share(&inward, total), Some(Rate(10)));
+    Lane::share_out(&mut inward, &mut outward, total.unwrap(), late);
+    assert!(near(outward.end().0 - late.0, time(12).0 / 2));
+}
+
+#[test]
+fn what_the_slower_direction_cannot_use_of_a_joint_cap_is_the_other_ones() {
+    let rates = |inward: u64, outward: u64| {
+        let mut lanes = [inward, outward].map(|rate| Lane::new(Rate(rate)));
+        let one = Transfer {
+            block: Block(0),
+            leaves: Leaves::ALL,
+            why: Why::Room,
+        };
+        for (lane, rate) in lanes.iter_mut().zip([inward, outward]) {
+            lane.begin(one, Nanos(0), Nanos(0), Rate(rate));
+        }
+        let [inward, outward] = &mut lanes;
+        Lane::share_out(inward, outward, Rate(20), Nanos(0));
+        lanes.map(|lane| lane.current.unwrap().rate().0)
+    };
+    assert_eq!(rates(12, 12), [10, 10]);
+    assert_eq!(rates(8, 12), [8, 12]);
+    assert_eq!(rates(18, 4), [16, 4]);
+    assert_eq!(rates(4, 18), [4, 16]);
+    assert_eq!(rates(8, 8), [8, 8]);
+}
+
+#[test]
+fn a_transfer_waits_for_accesses_that_leave_less_than_half() {
+    let mut inward = Lane::new(Rate(12));
+    let outward = Lane::new(Rate(12));
+    inward.accesses = Some((Nanos(1), Rate(11)));
+    assert_eq!(outward.share(&inward, Some(Rate(20))), None);
+    assert_eq!(outward.share(&inward, Some(Rate(22))), Some(Rate(11)));
+    assert_eq!(outward.share(&inward, None), Some(Rate(12)));
 }
 
 #[test]

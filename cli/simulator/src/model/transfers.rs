@@ -16,6 +16,9 @@ impl Model<'_> {
             Rules::Uvm => while self.pump_out() | self.pump_in(victim) | self.pump_local(victim) {},
             Rules::G10 => self.artifact_pump(victim),
         }
+        if let Some(total) = self.machine.link_total {
+            Lane::share_out(&mut self.lane_in, &mut self.lane_out, total, self.now);
+        }
         if let Some(timeline) = &mut self.timeline {
             use timeline::Counter::{QueuedIn, QueuedOut, Resident};
             let now = self.now;

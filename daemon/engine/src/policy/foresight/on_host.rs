@@ -39,6 +39,9 @@ use crate::world::visits::Stay;
 /// Launches take longer only if they do by more than this: what they do is not quite the same in
 /// each turn.
 const NOISE: f64 = 1.05;
+/// Of a program that repeats itself the first time only if by more than this: a wrong yes is taken
+/// back after a few turns, a wrong no stands for many.
+const DOUBT: f64 = 1.25;
 /// Launches after which a program repeats itself, at least, if what it does then is compared.
 const TURN: u64 = 8;
 /// Where it does not, as many launches are compared as made so many visits, whose number is known
@@ -540,14 +543,16 @@ impl OnHost {
         };
         // Whoever brought it to the host must be faster to bring it back.
         let noise = match trial.question {
+            Question::Stay if trial.turn.is_some() => DOUBT,
             Question::Stay | Question::StayAgain => NOISE,
             Question::Migrate => 1.0 / NOISE,
         };
-        // Who is late already need not be waited for, nor who could not make up for it.
+        // Who is late already need not be waited for, nor who could not make up for it in what comes
+        // after the launch that runs.
         let all_us = trial.before_us(began, began + trial.launches);
         let rest_us = match trial.question {
             Question::Stay | Question::StayAgain => 0.0,
-            Question::Migrate => (all_us - trial.before_us(began, floor)).max(0.0) / MAKES_UP,
+            Question::Migrate => (all_us - trial.before_us(began, floor + 1)).max(0.0) / MAKES_UP,
         };
         let late = passed_us(since) + rest_us > noise * all_us;
         if floor < began + trial.launches && !late {
