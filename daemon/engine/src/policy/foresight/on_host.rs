@@ -39,9 +39,11 @@ use crate::world::visits::Stay;
 /// Launches take longer only if they do by more than this: what they do is not quite the same in
 /// each turn.
 const NOISE: f64 = 1.05;
-/// Of a program that repeats itself the first time only if by more than this: a wrong yes is taken
-/// back after a few turns, a wrong no stands for many.
+/// The first time only if by more than this, in a program that repeats itself and of which more than
+/// one in so many of the device's blocks have no room: it is likely then that they had better stay,
+/// a wrong yes is taken back after a few turns, and a wrong no stands for many.
 const DOUBT: f64 = 1.25;
+const MUCH_AWAY: u64 = 8;
 /// Launches after which a program repeats itself, at least, if what it does then is compared.
 const TURN: u64 = 8;
 /// Where it does not, as many launches are compared as made so many visits, whose number is known
@@ -243,8 +245,7 @@ impl OnHost {
             let_migrate(now, address, Reason::Renewed, world, stats, commands);
         }
         self.marks.pass((world.floor(), now), turn(world));
-        let away = world.blocks.live().saturating_sub(world.blocks.frames());
-        world.visits.lack(away);
+        world.visits.lack(away(world));
         self.resume(now, world, stats, commands);
         self.fetch_rest(now, world, stats, commands);
         if self.trial.is_some() {
@@ -543,7 +544,7 @@ impl OnHost {
         };
         // Whoever brought it to the host must be faster to bring it back.
         let noise = match trial.question {
-            Question::Stay if trial.turn.is_some() => DOUBT,
+            Question::Stay if trial.turn.is_some() && is_much_away(world) => DOUBT,
             Question::Stay | Question::StayAgain => NOISE,
             Question::Migrate => 1.0 / NOISE,
         };
@@ -706,6 +707,15 @@ fn let_migrate(
             world.order(now, Operation::LetMigrate, slot, reason, stats, commands);
         }
     }
+}
+
+/// Live blocks that have no room on the device.
+fn away(world: &World) -> u64 {
+    world.blocks.live().saturating_sub(world.blocks.frames())
+}
+
+fn is_much_away(world: &World) -> bool {
+    away(world) * MUCH_AWAY > world.capacity
 }
 
 /// How long it takes to bring all of so many blocks, microseconds.
