@@ -156,6 +156,8 @@ impl Lane {
     /// can use of what the other leaves.
     pub fn share_out(one: &mut Self, other: &mut Self, total: Rate, now: Nanos) {
         let half = total.0 / 2;
+        // While the device's accesses take a direction, the other one goes on as it does.
+        let alone = one.accesses.is_none() && other.accesses.is_none();
         match (&mut one.current, &mut other.current) {
             (Some(one), Some(other)) => {
                 let left = total.0.saturating_sub(other.alone.0);
@@ -164,10 +166,10 @@ impl Lane {
                 let rate = other.alone.0.min(total.0 - rate);
                 other.go_on_at(Rate(rate), now);
             }
-            (Some(current), None) | (None, Some(current)) => {
+            (Some(current), None) | (None, Some(current)) if alone => {
                 current.go_on_at(current.alone, now);
             }
-            (None, None) => {}
+            _ => {}
         }
     }
 

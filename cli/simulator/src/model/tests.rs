@@ -438,9 +438,13 @@ fn both_directions_together_stay_under_a_joint_cap() {
     let ends = [&inward, &outward].map(|lane| lane.end().0 - half.0);
     let near = |one: u64, other: u64| one.abs_diff(other) <= 2;
     assert!(near(ends[0], time(10).0 / 2) && near(ends[1], time(10).0));
-    // Alone again, it is as fast as it can.
+    // Alone again, it is as fast as it can, unless the device's accesses go the other way.
     let late = inward.end();
     inward.current = None;
+    inward.accesses = Some((late, Rate(10)));
+    Lane::share_out(&mut inward, &mut outward, total.unwrap(), late);
+    assert!(near(outward.end().0 - late.0, time(10).0 / 2));
+    inward.accesses = None;
     Lane::share_out(&mut inward, &mut outward, total.unwrap(), late);
     assert!(near(outward.end().0 - late.0, time(12).0 / 2));
 }

@@ -740,3 +740,32 @@ fn slots_of(world: &World, address: u64) -> Vec<u32> {
     let found = range.blocks().filter_map(|id| world.blocks.find(id));
     found.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bytes, Config, PolicyKind};
+
+    #[test]
+    fn much_is_away_where_more_than_one_in_eight_blocks_of_the_device_is() {
+        let is_much = |away: u64| {
+            let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+            let mut world = World::new(&config);
+            let parts = [(1, 64, Residency::Device), (65, away, Residency::Host)];
+            for (first, count, residency) in parts {
+                let range = Range {
+                    address: first * BLOCK_BYTES,
+                    bytes: count * BLOCK_BYTES,
+                };
+                world.alloc(range, false, residency, &mut Stats::default());
+                for id in range.blocks() {
+                    let slot = world.blocks.find(id).expect("it is allocated");
+                    world.blocks.set_content(slot, true);
+                }
+            }
+            is_much_away(&world)
+        };
+        assert!(!is_much(8));
+        assert!(is_much(9));
+    }
+}
