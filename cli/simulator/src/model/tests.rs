@@ -419,7 +419,7 @@ fn a_prefetch_that_waits_for_room_waits_and_one_that_takes_it_evicts() {
 fn both_directions_together_stay_under_a_joint_cap() {
     let mut inward = Lane::new(Rate(12));
     let mut outward = Lane::new(Rate(12));
-    let total = Some(Rate(20));
+    let total = Rate(20);
     let one = Transfer {
         block: Block(0),
         leaves: Leaves::ALL,
@@ -427,14 +427,14 @@ fn both_directions_together_stay_under_a_joint_cap() {
     };
     let now = Nanos(1_000_000);
     let time = |rate: u64| Rate(rate).time(Leaves::ALL.bytes());
-    let rate = inward.share(&outward, total).unwrap();
+    let rate = inward.share(&outward, Some(total)).unwrap();
     inward.begin(one, now, Nanos(0), rate);
     assert_eq!((rate, inward.end()), (Rate(12), now + time(12)));
     // Half of the way in the other direction begins: from then on each gets half.
     let half = now + Nanos(time(12).0 / 2);
-    let rate = outward.share(&inward, total).unwrap();
+    let rate = outward.share(&inward, Some(total)).unwrap();
     outward.begin(one, half, Nanos(0), rate);
-    Lane::share_out(&mut inward, &mut outward, total.unwrap(), half);
+    Lane::share_out(&mut inward, &mut outward, total, half);
     let ends = [&inward, &outward].map(|lane| lane.end().0 - half.0);
     let near = |one: u64, other: u64| one.abs_diff(other) <= 2;
     assert!(near(ends[0], time(10).0 / 2) && near(ends[1], time(10).0));
@@ -442,10 +442,10 @@ fn both_directions_together_stay_under_a_joint_cap() {
     let late = inward.end();
     inward.current = None;
     inward.accesses = Some((late, Rate(10)));
-    Lane::share_out(&mut inward, &mut outward, total.unwrap(), late);
+    Lane::share_out(&mut inward, &mut outward, total, late);
     assert!(near(outward.end().0 - late.0, time(10).0 / 2));
     inward.accesses = None;
-    Lane::share_out(&mut inward, &mut outward, total.unwrap(), late);
+    Lane::share_out(&mut inward, &mut outward, total, late);
     assert!(near(outward.end().0 - late.0, time(12).0 / 2));
 }
 

@@ -11,7 +11,9 @@
 //! too small and faults bring again a multiple of what has no room ([`crate::world::churn`]).
 //!
 //! Whether that was right is measured: if launches take longer than the same ones did, it is taken
-//! back, and not tried again for many times as long. Launches tell nothing of what none of them
+//! back, and not tried again for many times as long. Where much has no room at all they must take much
+//! longer for that: a turn that is as short as a layer is compared with another one that did not do
+//! quite the same. Launches tell nothing of what none of them
 //! was given a pointer to. Before the program is known to repeat itself only other launches can be
 //! compared, and that verdict holds until it is. What they took before may have been that of a
 //! start, in which everything is slow. So the two are compared again later, the other way round:
