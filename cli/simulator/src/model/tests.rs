@@ -450,6 +450,51 @@ fn both_directions_together_stay_under_a_joint_cap() {
 }
 
 #[test]
+fn a_block_that_comes_and_one_that_leaves_share_a_joint_cap() {
+    let mut builder = ProgramBuilder::new("both");
+    let all = [Region {
+        address: BASE,
+        bytes: 3 * BLOCK_BYTES,
+    }];
+    builder.alloc(BASE, all[0].bytes).unwrap();
+    let first = [Region {
+        address: BASE,
+        bytes: BLOCK_BYTES,
+    }];
+    for (iteration, used) in [&all, &first].into_iter().enumerate() {
+        builder.iteration(iteration as u64).unwrap();
+        let spec = LaunchSpec::kernel("use", Nanos::from_micros(2_000), used, used);
+        builder.launch(spec).unwrap();
+    }
+    let program = builder.finish();
+    // One alone takes 105 us, its call included.
+    for (share, each_us) in [(200, 105), (150, 140), (100, 210)] {
+        let mut machine = machine(4);
+        machine.link_total = Some(Rate(machine.link_in.0 * share / 100));
+        let (mut begun, mut took) = (Nanos(0), Vec::new());
+        times(&program, &machine, |notice, desk| match notice {
+            FutureNotice::Finished(launch) if launch.0 == 0 => {
+                desk.evict(&[Block(2)]);
+            }
+            FutureNotice::Driver(DriverNotice::Evicted { block, .. }) => {
+                if block == Block(2) {
+                    desk.evict(&[Block(1)]);
+                    desk.prefetch(&[block], Room::Wait);
+                    begun = desk.now();
+                } else {
+                    took.push((desk.now() - begun).0 / 1_000);
+                }
+            }
+            FutureNotice::Driver(DriverNotice::Arrived {
+                block: Block(2), ..
+            }) if begun > Nanos(0) => took.push((desk.now() - begun).0 / 1_000),
+            _ => {}
+        });
+        assert_eq!(took, [each_us; 2], "at {share} percent of one direction");
+    }
+}
+
+#[test]
 fn what_the_slower_direction_cannot_use_of_a_joint_cap_is_the_other_ones() {
     let rates = |inward: u64, outward: u64| {
         let mut lanes = [inward, outward].map(|rate| Lane::new(Rate(rate)));
