@@ -28,6 +28,55 @@ pub(crate) struct Reach {
     idle_us: u64,
     /// What launches had used on the host when it was last looked at.
     remote_bytes: u64,
+    /// The share that the exchange put off last would have taken.
+    put_off: Option<f64>,
+    spared: Spared,
+    /// Blocks whose content launches lacked when they began, since it was last looked at.
+    lacked: u64,
+}
+
+/// For how long the link had nothing to bring while exchanges were put off, in about the last
+/// cycle, microseconds: by the share that would have allowed them, from narrow to wide.
+#[derive(Debug, Default)]
+struct Spared {
+    us: [f64; Self::STEPS],
+}
+
+impl Spared {
+    const STEPS: usize = 17;
+    /// Each step is wider than the one before by the fourth root of two: the last one is 1.
+    const PER_DOUBLING: f64 = 4.0;
+    const FIRST: f64 = 0.0625;
+
+    fn add(&mut self, share: f64, us: u64) {
+        let step = ((share / Self::FIRST).log2() * Self::PER_DOUBLING).ceil();
+        let step = step.clamp(0.0, (Self::STEPS - 1) as f64);
+        self.us[step as usize] += us as f64;
+    }
+
+    /// The narrowest share with which the link would have had so much more time; that time is not
+    /// there for the next wait. None where there was not as much.
+    fn serve(&mut self, wait_us: f64) -> Option<f64> {
+        let mut left = wait_us;
+        let mut share = None;
+        for (step, spare) in self.us.iter_mut().enumerate() {
+            let taken = spare.min(left);
+            *spare -= taken;
+            left -= taken;
+            if left <= 0.0 {
+                share = Some(Self::FIRST * (step as f64 / Self::PER_DOUBLING).exp2());
+                break;
+            }
+        }
+        share
+    }
+
+    /// So large a part of a cycle went by.
+    fn fade(&mut self, part: f64) {
+        for spare in &mut self.us {
+            *spare *= 1.0 - part.clamp(0.0, 1.0);
+        }
+    }
 }
 
 impl Default for Reach {
@@ -43,6 +92,9 @@ impl Default for Reach {
             idle: true,
             idle_us: 0,
             remote_bytes: 0,
+            put_off: None,
+            spared: Spared::default(),
+            lacked: 0,
         }
     }
 }
@@ -69,19 +121,26 @@ impl Reach {
         if world.history.lag().is_none() {
             return;
         }
-        self.missed = self.missed
-            || world.slots(&launch.set).any(|slot| {
-                !matches!(
-                    world.blocks.get(slot).residency,
-                    Residency::Device | Residency::MovingOut
-                )
-            });
+        for slot in world.slots(&launch.set) {
+            let block = world.blocks.get(slot);
+            match block.residency {
+                Residency::Device | Residency::MovingOut => continue,
+                Residency::Unpopulated => {}
+                Residency::Host | Residency::MovingIn => self.lacked += u64::from(block.content),
+            }
+            self.missed = true;
+        }
     }
 
     /// Widens or narrows, once in a while.
     pub(crate) fn adapt(&mut self, now: Micros, world: &World) {
+        let put_off = self.put_off.take();
         if self.idle {
-            self.idle_us += now.0.saturating_sub(self.last.0);
+            let idle_us = now.0.saturating_sub(self.last.0);
+            self.idle_us += idle_us;
+            if let Some(share) = put_off {
+                self.spared.add(share, idle_us);
+            }
         }
         self.last = now;
         self.idle = world.orders.bytes(Queue::In) == 0;
@@ -106,7 +165,24 @@ impl Reach {
             self.since = now;
             self.idle_us = 0;
         }
-        self.learn(missed, spare, launches, world.history.lag());
+        let lag = world.history.lag();
+        self.learn(missed, spare, launches, lag);
+        let lacked = std::mem::take(&mut self.lacked) * BLOCK_BYTES;
+        let wait_us = lacked as f64 / world.orders.rate(Queue::In);
+        self.waited(wait_us, wait_us / whole_us as f64);
+        let cycle = lag.map_or(1.0, |lag| lag.max(1) as f64);
+        self.spared.fade(launches as f64 / cycle);
+    }
+
+    /// Launches waited for the link for so long, `part` of the time since they last did.
+    fn waited(&mut self, wait_us: f64, part: f64) {
+        // A short wait is not worth what a jump moves.
+        if part <= Self::SPARE {
+            return;
+        }
+        if let Some(share) = self.spared.serve(wait_us) {
+            self.share = self.share.max(share);
+        }
     }
 
     /// Takes in whether one of so many launches waited, and whether the link had time to spare.
@@ -137,9 +213,15 @@ impl Reach {
     }
 
     /// Is it worth to fetch what is needed at `need` by evicting what is needed at `victim`?
-    pub(crate) fn allows(&self, floor: u64, need: u64, victim: u64) -> bool {
+    pub(crate) fn allows(&mut self, floor: u64, need: u64, victim: u64) -> bool {
+        if victim <= need {
+            return false;
+        }
         let until = |position: u64| position.saturating_sub(floor) as f64;
-        victim > need && until(need) <= self.share * until(victim).max(1.0)
+        let share = until(need) / until(victim).max(1.0);
+        let allowed = share <= self.share;
+        self.put_off = (!allowed).then_some(share);
+        allowed
     }
 }
 
@@ -218,6 +300,72 @@ mod tests {
             (reach.idle, reach.missed) = (false, true);
             reach.adapt(Micros(1_000), &world);
             assert_eq!(reach.share > before, widens, "{spare_us} us of 1,000");
+        }
+    }
+
+    /// The link was idle for a second while exchanges were put off that half the victim's distance
+    /// would have allowed, and for another that 0.9 of it would.
+    fn spared() -> Reach {
+        let mut reach = Reach::default();
+        for (need, victim) in [(500, 1_000), (900, 1_000)] {
+            assert!(!reach.allows(0, need, victim));
+            let share = reach.put_off.take().unwrap();
+            reach.spared.add(share, 1_000_000);
+        }
+        reach
+    }
+
+    #[test]
+    fn a_long_wait_widens_at_once_to_what_would_have_served_it() {
+        for (wait_us, least, most) in [(900_000.0, 0.5, 0.6), (1_500_000.0, 0.9, 1.0)] {
+            let mut reach = spared();
+            reach.waited(wait_us, 0.5);
+            assert!((least..=most).contains(&reach.share), "{}", reach.share);
+            assert!(reach.allows(0, (least * 1_000.0) as u64, 1_000));
+        }
+    }
+
+    #[test]
+    fn a_wait_in_parts_is_served_as_one() {
+        let mut reach = spared();
+        for _ in 0..3 {
+            reach.waited(500_000.0, 0.5);
+        }
+        assert!(reach.share >= 0.9, "{}", reach.share);
+    }
+
+    #[test]
+    fn what_was_not_to_spare_in_the_last_cycle_serves_no_wait() {
+        let unchanged = Reach::default().share;
+        let after = |change: fn(&mut Reach), wait_us, part| {
+            let mut reach = spared();
+            change(&mut reach);
+            reach.waited(wait_us, part);
+            reach.share
+        };
+        let nothing = |_: &mut Reach| {};
+        assert_eq!(after(nothing, 3_000_000.0, 0.5), unchanged, "not as much");
+        assert_eq!(after(nothing, 100_000.0, 0.03), unchanged, "a short wait");
+        let cycle = |reach: &mut Reach| reach.spared.fade(1.0);
+        assert_eq!(after(cycle, 100_000.0, 0.5), unchanged, "a cycle ago");
+        assert!(after(nothing, 100_000.0, 0.5) > unchanged);
+    }
+
+    #[test]
+    fn time_counts_as_spare_while_the_link_is_idle_and_an_exchange_is_put_off() {
+        for (idle, asked, spared_us) in
+            [(true, true, 700.0), (false, true, 0.0), (true, false, 0.0)]
+        {
+            let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+            let world = World::new(&config);
+            let mut reach = Reach::default();
+            reach.adapt(Micros(300), &world);
+            if asked {
+                assert!(!reach.allows(0, 500, 1_000));
+            }
+            reach.idle = idle;
+            reach.adapt(Micros(1_000), &world);
+            assert_eq!(reach.spared.us.iter().sum::<f64>(), spared_us);
         }
     }
 
