@@ -13,7 +13,9 @@ use crate::world::block::Residency;
 /// more. So it widens only while launches wait although the link has time to spare; where
 /// the link is the bottleneck, the shortest reach moves the least. It narrows slowly within
 /// a cycle, of which one place may need it, and fast once a whole cycle went by without a
-/// wait.
+/// wait. Where a program waits long in a few launches of its cycle, as in the passes of an optimizer
+/// after a backward pass that leaves the link idle, it would take a dozen cycles to get there in
+/// steps: what the link had to spare before tells how wide it has to be.
 #[derive(Debug)]
 pub(crate) struct Reach {
     share: f64,
@@ -44,9 +46,10 @@ struct Spared {
 
 impl Spared {
     const STEPS: usize = 17;
-    /// Each step is wider than the one before by the fourth root of two: the last one is 1.
+    /// Each step is wider than the one before by the fourth root of two, from the narrowest share
+    /// to the widest.
     const PER_DOUBLING: f64 = 4.0;
-    const FIRST: f64 = 0.0625;
+    const FIRST: f64 = Reach::NARROWEST;
 
     fn add(&mut self, share: f64, us: u64) {
         let step = ((share / Self::FIRST).log2() * Self::PER_DOUBLING).ceil();
@@ -54,21 +57,20 @@ impl Spared {
         self.us[step as usize] += us as f64;
     }
 
-    /// The narrowest share with which the link would have had so much more time; that time is not
-    /// there for the next wait. None where there was not as much.
-    fn serve(&mut self, wait_us: f64) -> Option<f64> {
+    /// The narrowest share with which the link would have had so much more time, or all that there
+    /// is, and how much; that time is not there for the next wait.
+    fn serve(&mut self, wait_us: f64) -> (f64, f64) {
         let mut left = wait_us;
-        let mut share = None;
+        let mut share = 0.0;
         for (step, spare) in self.us.iter_mut().enumerate() {
             let taken = spare.min(left);
+            if taken > 0.0 {
+                share = Self::FIRST * (step as f64 / Self::PER_DOUBLING).exp2();
+            }
             *spare -= taken;
             left -= taken;
-            if left <= 0.0 {
-                share = Some(Self::FIRST * (step as f64 / Self::PER_DOUBLING).exp2());
-                break;
-            }
         }
-        share
+        (share, wait_us - left)
     }
 
     /// So large a part of a cycle went by.
@@ -138,7 +140,8 @@ impl Reach {
         if self.idle {
             let idle_us = now.0.saturating_sub(self.last.0);
             self.idle_us += idle_us;
-            if let Some(share) = put_off {
+            let on_host = world.remote_bytes > self.remote_bytes;
+            if let Some(share) = put_off.filter(|_| !on_host) {
                 self.spared.add(share, idle_us);
             }
         }
@@ -169,18 +172,16 @@ impl Reach {
         self.learn(missed, spare, launches, lag);
         let lacked = std::mem::take(&mut self.lacked) * BLOCK_BYTES;
         let wait_us = lacked as f64 / world.orders.rate(Queue::In);
-        self.waited(wait_us, wait_us / whole_us as f64);
+        self.waited(wait_us, whole_us as f64);
         let cycle = lag.map_or(1.0, |lag| lag.max(1) as f64);
         self.spared.fade(launches as f64 / cycle);
     }
 
-    /// Launches waited for the link for so long, `part` of the time since they last did.
-    fn waited(&mut self, wait_us: f64, part: f64) {
+    /// Launches waited for the link for so long, `whole_us` after they last did.
+    fn waited(&mut self, wait_us: f64, whole_us: f64) {
+        let (share, served_us) = self.spared.serve(wait_us);
         // A short wait is not worth what a jump moves.
-        if part <= Self::SPARE {
-            return;
-        }
-        if let Some(share) = self.spared.serve(wait_us) {
+        if served_us > Self::SPARE * whole_us {
             self.share = self.share.max(share);
         }
     }
@@ -317,9 +318,13 @@ mod tests {
 
     #[test]
     fn a_long_wait_widens_at_once_to_what_would_have_served_it() {
-        for (wait_us, least, most) in [(900_000.0, 0.5, 0.6), (1_500_000.0, 0.9, 1.0)] {
+        for (wait_us, least, most) in [
+            (900_000.0, 0.5, 0.6),
+            (1_500_000.0, 0.9, 1.0),
+            (9_000_000.0, 0.9, 1.0),
+        ] {
             let mut reach = spared();
-            reach.waited(wait_us, 0.5);
+            reach.waited(wait_us, 2.0 * wait_us);
             assert!((least..=most).contains(&reach.share), "{}", reach.share);
             assert!(reach.allows(0, (least * 1_000.0) as u64, 1_000));
         }
@@ -329,7 +334,7 @@ mod tests {
     fn a_wait_in_parts_is_served_as_one() {
         let mut reach = spared();
         for _ in 0..3 {
-            reach.waited(500_000.0, 0.5);
+            reach.waited(500_000.0, 1_000_000.0);
         }
         assert!(reach.share >= 0.9, "{}", reach.share);
     }
@@ -337,18 +342,19 @@ mod tests {
     #[test]
     fn what_was_not_to_spare_in_the_last_cycle_serves_no_wait() {
         let unchanged = Reach::default().share;
-        let after = |change: fn(&mut Reach), wait_us, part| {
+        let after = |part, wait_us, whole_us| {
             let mut reach = spared();
-            change(&mut reach);
-            reach.waited(wait_us, part);
+            reach.spared.fade(part);
+            reach.waited(wait_us, whole_us);
             reach.share
         };
-        let nothing = |_: &mut Reach| {};
-        assert_eq!(after(nothing, 3_000_000.0, 0.5), unchanged, "not as much");
-        assert_eq!(after(nothing, 100_000.0, 0.03), unchanged, "a short wait");
-        let cycle = |reach: &mut Reach| reach.spared.fade(1.0);
-        assert_eq!(after(cycle, 100_000.0, 0.5), unchanged, "a cycle ago");
-        assert!(after(nothing, 100_000.0, 0.5) > unchanged);
+        assert!(after(0.0, 100_000.0, 1_000_000.0) > unchanged);
+        let short = after(0.0, 30_000.0, 1_000_000.0);
+        assert_eq!(short, unchanged, "a short wait");
+        let before = after(1.0, 100_000.0, 1_000_000.0);
+        assert_eq!(before, unchanged, "a cycle ago");
+        let little = after(0.99, 900_000.0, 1_000_000.0);
+        assert_eq!(little, unchanged, "the link had next to nothing to spare");
     }
 
     #[test]
