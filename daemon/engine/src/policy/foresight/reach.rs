@@ -228,8 +228,14 @@ impl Reach {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::{Bytes, Config, PolicyKind};
+    use crate::access::Access;
+    use crate::stats::Stats;
+    use crate::units::Range;
+    use crate::world::block::Extent;
+    use crate::{Bytes, Config, PolicyKind, Seq, StreamId};
 
     const LAG: Option<u64> = Some(640);
 
@@ -359,11 +365,10 @@ mod tests {
 
     #[test]
     fn time_counts_as_spare_while_the_link_is_idle_and_an_exchange_is_put_off() {
-        for (idle, asked, spared_us) in
-            [(true, true, 700.0), (false, true, 0.0), (true, false, 0.0)]
-        {
+        let spared_us = |idle: bool, asked: bool, on_host: u64| {
             let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
-            let world = World::new(&config);
+            let mut world = World::new(&config);
+            world.remote_bytes = on_host;
             let mut reach = Reach::default();
             reach.adapt(Micros(300), &world);
             if asked {
@@ -371,8 +376,57 @@ mod tests {
             }
             reach.idle = idle;
             reach.adapt(Micros(1_000), &world);
-            assert_eq!(reach.spared.us.iter().sum::<f64>(), spared_us);
-        }
+            reach.spared.us.iter().sum::<f64>()
+        };
+        assert_eq!(spared_us(true, true, 0), 700.0);
+        assert_eq!(spared_us(false, true, 0), 0.0, "the link is busy");
+        assert_eq!(spared_us(true, false, 0), 0.0, "there is nothing to bring");
+        let on_host = spared_us(true, true, BLOCK_BYTES);
+        assert_eq!(on_host, 0.0, "launches use the link by themselves");
+    }
+
+    #[test]
+    fn a_launch_waits_for_the_content_that_is_not_there_when_it_begins() {
+        let share = |residency: Residency, content: bool| {
+            let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+            let mut world = World::new(&config);
+            let range = Range {
+                address: BLOCK_BYTES,
+                bytes: 8 * BLOCK_BYTES,
+            };
+            world.alloc(range, true, residency, &mut Stats::default());
+            world.begin_part(range);
+            for id in range.blocks() {
+                let slot = world.blocks.find(id).unwrap();
+                world.blocks.set_content(slot, content);
+            }
+            let mut exec = (0..4).cycle();
+            let mut run = |world: &mut World| {
+                let exec = exec.next().unwrap();
+                (exec, world.history.push((exec, 0), std::iter::empty()))
+            };
+            for _ in 0..Reach::LAUNCHES {
+                run(&mut world);
+            }
+            assert!(world.history.lag().is_some());
+            let (exec, position) = run(&mut world);
+            let access = Access {
+                set: Arc::from([Extent { first: 1, count: 8 }]),
+                loose: Arc::from([]),
+                sweep: None,
+            };
+            let call = (Seq(1), StreamId(0));
+            let arguments = Arc::from([]);
+            world.window.push((position, exec), call, access, arguments);
+            let mut reach = spared();
+            reach.started(&world);
+            reach.idle = false;
+            reach.adapt(Micros(2_000), &world);
+            reach.share
+        };
+        assert!(share(Residency::Host, true) >= 0.5);
+        assert!(share(Residency::Device, true) < 0.5, "it is there");
+        assert!(share(Residency::Unpopulated, false) < 0.5, "it is born");
     }
 
     #[test]
