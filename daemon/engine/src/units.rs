@@ -57,6 +57,11 @@ impl Range {
         self.address.saturating_add(self.bytes)
     }
 
+    /// Whether an address lies in it.
+    pub fn contains(self, address: u64) -> bool {
+        address >= self.address && address < self.end()
+    }
+
     /// The blocks that the range touches.
     pub fn blocks(self) -> impl DoubleEndedIterator<Item = BlockId> + Clone {
         let last = if self.bytes == 0 {

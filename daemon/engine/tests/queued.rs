@@ -342,3 +342,59 @@ fn an_argument_behind_which_all_is_left_alone_ends_there_in_queued_launches() {
     end(&mut engine, 8_000, 4);
     assert_eq!(next_uses(&engine, range(30, 59)), [Some(5); 2]);
 }
+
+/// Whether the next launch, which is given a pointer to the sixth block, is taken to use the last one of
+/// the allocation right behind the first, which has eight blocks, after one with a pointer to the fifth
+/// used so many blocks of it, from `first` on. `passed`: another was given a pointer to that allocation.
+fn goes_on_behind(first: u64, used: u64, passed: bool) -> bool {
+    let mut engine = Engine::new(config()).expect("a good configuration");
+    obtain(&mut engine, 8);
+    let behind = obtain_at(&mut engine, block(8).address, 8);
+    let mut seq = 0;
+    let mut run = |engine: &mut Engine, function: u32, number: u64, used: &[u64]| {
+        seq += 1;
+        launch(engine, seq, function, &[block(number).address]);
+        for &number in used {
+            fault(engine, 100 * seq, number, 8);
+            engine.step(
+                Micros(100 * seq),
+                &moved(number, Direction::In, Cause::Fault),
+            );
+        }
+        end(engine, 100 * seq + 50, seq);
+        seq
+    };
+    if passed {
+        run(&mut engine, 1, 8, &[]);
+    }
+    let across: Vec<u64> = (4..8).chain(first..first + used).collect();
+    run(&mut engine, 2, 4, &across);
+    launch(&mut engine, 9, 3, &[block(5).address]);
+    next_uses(&engine, behind)[1].is_some()
+}
+
+#[test]
+fn what_is_used_across_the_bound_of_two_allocations_is_taken_for_one() {
+    assert!(goes_on_behind(8, 6, false));
+    assert!(!goes_on_behind(8, 3, false), "by chance, or another's");
+    assert!(!goes_on_behind(8, 0, false));
+    assert!(
+        !goes_on_behind(8, 6, true),
+        "a pointer to it ends what lies before"
+    );
+}
+
+#[test]
+fn an_allocation_somewhere_else_is_another() {
+    let mut engine = Engine::new(config()).expect("a good configuration");
+    obtain(&mut engine, 8);
+    // One block lies between them.
+    let apart = obtain_at(&mut engine, block(9).address, 8);
+    launch(&mut engine, 1, 2, &[block(4).address]);
+    for number in (4..8).chain(9..15) {
+        fault(&mut engine, 100, number, 8);
+    }
+    end(&mut engine, 200, 1);
+    launch(&mut engine, 2, 3, &[block(5).address]);
+    assert_eq!(next_uses(&engine, apart), [None; 2]);
+}

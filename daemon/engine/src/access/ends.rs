@@ -84,7 +84,7 @@ impl Ends {
             let behind = behind[index];
             let all = behind.used >= LEAST && behind.left >= LEAST && behind.last < behind.first;
             let room = self.bytes.len() < limit || self.bytes.contains_key(&argument.shape);
-            if !all || !room || !is_plain(memory, argument.address) {
+            if !all || !room || memory.plain_end(argument.address).is_none() {
                 continue;
             }
             let bytes = behind.first * BLOCK_BYTES - argument.address;
@@ -155,13 +155,13 @@ impl Ends {
             let others = arguments.iter().filter(|a| a.address == argument.address);
             let mut ends = others.map(|other| self.of(other.shape));
             let bytes = ends.try_fold(0, |most: u64, end| Some(most.max(end?)))?;
-            let allocation = memory.allocation_at(argument.address)?;
+            let end = memory.plain_end(argument.address)?;
             let next = pointers.partition_point(|&pointer| pointer <= argument.address);
             let next = pointers.get(next).map(|&pointer| pointer / BLOCK_BYTES);
-            let whole = allocation.range.end().div_ceil(BLOCK_BYTES);
+            let whole = end.div_ceil(BLOCK_BYTES);
             let end = next.map_or(whole, |next| next.min(whole));
             let first = (argument.address + bytes).div_ceil(BLOCK_BYTES);
-            (!allocation.pool && first < end).then(|| Extent {
+            (first < end).then(|| Extent {
                 first,
                 count: end - first,
             })
@@ -187,11 +187,6 @@ fn pointers(arguments: &[Argument]) -> Vec<u64> {
 fn last_before(pointers: &[u64], block: u64) -> Option<usize> {
     let before = pointers.partition_point(|pointer| pointer / BLOCK_BYTES <= block);
     before.checked_sub(1)
-}
-
-fn is_plain(memory: &Memory, address: u64) -> bool {
-    let allocation = memory.allocation_at(address);
-    allocation.is_some_and(|allocation| !allocation.pool)
 }
 
 fn overlap(one: &Extent, other: &Extent) -> bool {

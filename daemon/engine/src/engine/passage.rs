@@ -239,6 +239,11 @@ impl Engine {
         if world.without.arguments {
             self.accesses.missed(front, id, (&[], false), &world.memory);
         } else if !expected && !world.without.feedback {
+            let pointers = || front.arguments.iter().map(|argument| argument.address);
+            if end == position && !pointers().any(|a| world.memory.same_object(a, address)) {
+                let uses = |block| front.uses(block);
+                world.memory.used_behind((id, position), pointers(), uses);
+            }
             let points = |argument: &&Argument| world.memory.same_object(argument.address, address);
             let mut leads = running().filter(|launch| launch.arguments.iter().any(|a| points(&a)));
             let at_fault = leads.next();

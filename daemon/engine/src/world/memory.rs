@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::runs::Runs;
 use crate::hash::{Map, mix};
-use crate::units::{BLOCK_BYTES, Range};
+use crate::units::{BLOCK_BYTES, BlockId, Range};
 
 /// Landmarks kept of one allocation.
 const LANDMARKS: usize = 4096;
@@ -55,7 +56,7 @@ pub(crate) struct Object {
     pub followed: bool,
     /// It is a pool part.
     pub part: bool,
-    /// From the pointer to the end of the part or allocation.
+    /// From the pointer to the end of the part or allocation, or of several that are used as one.
     pub rest_bytes: u64,
 }
 
@@ -103,6 +104,7 @@ pub(crate) struct Memory {
     /// Places and names of allocations that are gone, latest last: a program gives its
     /// memory back before its session ends.
     gone: VecDeque<(Range, u64)>,
+    runs: Runs,
 }
 
 impl Memory {
@@ -132,7 +134,22 @@ impl Memory {
             landmarks,
         };
         self.allocations.insert(range.address, allocation);
+        if self.runs.go_on() {
+            self.join_to(range.address);
+            self.join_to(range.end());
+        }
         true
+    }
+
+    /// Plain allocations of which one ends where the other begins are used as one.
+    fn join_to(&mut self, bound: u64) {
+        let plain = |address| self.allocation_at(address).filter(|found| !found.pool);
+        if let Some(before) = bound.checked_sub(1).and_then(plain)
+            && let Some(behind) = plain(bound)
+        {
+            let (before, behind) = (before.range, behind.range);
+            self.runs.join(before, behind);
+        }
     }
 
     /// Takes an allocation and its live parts away.
@@ -146,6 +163,9 @@ impl Memory {
             allocation.name,
         );
         self.by_name.remove(&allocation.name);
+        if !allocation.pool {
+            self.runs.remove(allocation.range);
+        }
         if self.gone.len() == GONE {
             self.gone.pop_front();
         }
@@ -228,11 +248,12 @@ impl Memory {
         true
     }
 
-    /// Whether two addresses lie in one object: a live pool part, or else an allocation.
+    /// Whether two addresses lie in one object: a live pool part, or else an allocation, or several
+    /// that are used as one.
     pub(crate) fn same_object(&self, a: u64, b: u64) -> bool {
         let object = |address| match self.part_at(address) {
             Some(part) => Some(part.range.address),
-            None => self.allocation_at(address).map(|a| a.range.address),
+            None => self.allocation_at(address).map(|a| self.run(a).address),
         };
         object(a).is_some_and(|found| object(b) == Some(found))
     }
@@ -312,13 +333,17 @@ impl Memory {
             });
         }
         let offset = pointer - base;
-        if offset > 0 && allocation.landmarks.len() < LANDMARKS {
+        if allocation.landmarks.len() < LANDMARKS {
             self.landmarks += usize::from(allocation.landmarks.insert(offset));
         }
-        let next = allocation.landmarks.range(offset + 1..).next().copied();
-        let end = next.unwrap_or(allocation.range.bytes);
+        let own = allocation.landmarks.range(offset + 1..).next().copied();
+        let (name, range) = (allocation.name, allocation.range);
+        let run_end = self.runs.of(range).end();
+        let next = own.or_else(|| Some(self.landmark_within(range.end(), run_end)? - base));
+        let whole = run_end - base;
+        let end = next.unwrap_or(whole);
         Some(Object {
-            name: allocation.name,
+            name,
             offset,
             extent: Range {
                 address: pointer,
@@ -327,19 +352,69 @@ impl Memory {
             bounded: next.is_some(),
             followed: next.is_some(),
             part: false,
-            rest_bytes: allocation.range.bytes - offset,
+            rest_bytes: whole - offset,
         })
     }
 
-    /// What of a range lies in the object in which it begins, a live pool part or a plain
-    /// allocation; nothing where it begins in none.
+    /// All that is used as one with an allocation.
+    fn run(&self, allocation: &Allocation) -> Range {
+        if allocation.pool {
+            allocation.range
+        } else {
+            self.runs.of(allocation.range)
+        }
+    }
+
+    /// Where the object in which `address` lies ends, a plain allocation or several that are used as
+    /// one; none where there is none.
+    pub(crate) fn plain_end(&self, address: u64) -> Option<u64> {
+        let allocation = self.allocation_at(address).filter(|found| !found.pool)?;
+        Some(self.run(allocation).end())
+    }
+
+    /// The first address in the allocations from `first` up to before `end` that was ever passed.
+    fn landmark_within(&self, first: u64, end: u64) -> Option<u64> {
+        let mut allocations = self.allocations.range(first..end);
+        allocations.find_map(|(start, allocation)| Some(start + allocation.landmarks.first()?))
+    }
+
+    /// The launch at `position` used `block`, in a plain allocation into which none of its pointers
+    /// leads. Where one leads into what ends right before, of which the launch `uses` all up to its
+    /// end, the two may be used as one.
+    pub(crate) fn used_behind(
+        &mut self,
+        (block, position): (BlockId, u64),
+        mut pointers: impl Iterator<Item = u64>,
+        uses: impl Fn(BlockId) -> bool,
+    ) {
+        let plain = |address| self.allocation_at(address).filter(|found| !found.pool);
+        let Some(behind) = plain(block.address()) else {
+            return;
+        };
+        let last = behind.range.address - 1;
+        let Some(before) = plain(last).map(|before| self.run(before)) else {
+            return;
+        };
+        if uses(BlockId::containing(last)) && pointers.any(|pointer| before.contains(pointer)) {
+            let joined = self.runs.strayed(before, behind.range, position);
+            if joined && self.runs.go_on() {
+                let bounds: Vec<u64> = self.allocations.keys().copied().collect();
+                for bound in bounds {
+                    self.join_to(bound);
+                }
+            }
+        }
+    }
+
+    /// What of a range lies in the object in which it begins, a live pool part, a plain allocation or
+    /// several that are used as one; nothing where it begins in none.
     pub(crate) fn within(&self, range: Range) -> Range {
         let end = match self.allocation_at(range.address) {
             Some(allocation) if allocation.pool => {
                 let part = self.part_at(range.address);
                 part.map_or(0, |part| part.range.end())
             }
-            Some(allocation) => allocation.range.end(),
+            Some(allocation) => self.run(allocation).end(),
             None => 0,
         };
         let bytes = range.bytes.min(end.saturating_sub(range.address));
@@ -350,7 +425,10 @@ impl Memory {
     pub(crate) fn is_cut(&self, address: u64) -> bool {
         self.allocation_at(address).is_some_and(|allocation| {
             let offset = address - allocation.range.address;
-            !allocation.pool && allocation.landmarks.range(offset + 1..).next().is_some()
+            let own = allocation.landmarks.range(offset + 1..).next();
+            let (end, run_end) = (allocation.range.end(), self.run(allocation).end());
+            let further = || self.landmark_within(end, run_end).is_some();
+            !allocation.pool && (own.is_some() || further())
         })
     }
 
@@ -377,7 +455,7 @@ impl Memory {
         let parts = self.parts.len() * size_of::<(u64, Part)>();
         let names = self.by_name.capacity() * (size_of::<(u64, u64)>() + 1);
         let trees = allocations + parts + self.landmarks * size_of::<u64>();
-        (trees * 3 / 2 + names) as u64
+        ((trees + self.runs.bytes()) * 3 / 2 + names) as u64
     }
 }
 
@@ -447,5 +525,90 @@ mod tests {
         let mut memory = part(32 * MIB);
         memory.resolve(64 * MIB + 16 * MIB);
         assert!(!memory.has_landmarks(64 * MIB));
+    }
+
+    /// A launch whose pointer leads into what ends at `bound` uses four blocks behind it.
+    fn use_behind(memory: &mut Memory, bound: u64, position: u64) {
+        for number in 0..4 {
+            let id = BlockId(bound / BLOCK_BYTES + number);
+            memory.used_behind((id, position), [bound - 1].into_iter(), |_| true);
+        }
+    }
+
+    fn adjoining(memory: &mut Memory, numbers: std::ops::Range<u64>) {
+        for number in numbers {
+            let range = Range {
+                address: number * 16 * MIB,
+                bytes: 16 * MIB,
+            };
+            assert!(memory.insert(range, false, range.bytes));
+        }
+    }
+
+    /// Where a pointer to that allocation ends, in MiB.
+    fn end(memory: &mut Memory, number: u64) -> u64 {
+        let object = memory.resolve(number * 16 * MIB).unwrap();
+        assert_eq!(object.rest_bytes, object.extent.bytes, "nothing bounds it");
+        object.extent.end() / MIB
+    }
+
+    #[test]
+    fn a_pointer_into_what_is_used_as_one_leads_to_its_end_or_to_the_next_pointer() {
+        let mut memory = Memory::default();
+        adjoining(&mut memory, 1..5);
+        use_behind(&mut memory, 32 * MIB, 1);
+        use_behind(&mut memory, 48 * MIB, 1);
+        assert_eq!([end(&mut memory, 1), end(&mut memory, 4)], [64, 80]);
+        assert!(memory.same_object(16 * MIB, 63 * MIB));
+        assert!(!memory.same_object(16 * MIB, 64 * MIB));
+        assert_eq!(memory.plain_end(20 * MIB), Some(64 * MIB));
+        let whole = Range {
+            address: 20 * MIB,
+            bytes: 100 * MIB,
+        };
+        assert_eq!(memory.within(whole).end(), 64 * MIB);
+        assert!(!memory.is_cut(16 * MIB));
+        memory.resolve(56 * MIB);
+        assert!(memory.is_cut(16 * MIB));
+        let object = memory.resolve(20 * MIB).unwrap();
+        assert_eq!((object.extent.end(), object.followed), (56 * MIB, true));
+        assert_eq!(object.rest_bytes, 44 * MIB);
+        memory.remove(32 * MIB);
+        assert_eq!(memory.plain_end(20 * MIB), Some(32 * MIB));
+        assert_eq!(memory.plain_end(50 * MIB), Some(64 * MIB));
+    }
+
+    #[test]
+    fn only_what_the_launch_uses_up_to_its_end_goes_on() {
+        let mut memory = Memory::default();
+        adjoining(&mut memory, 1..3);
+        for number in 0..8 {
+            let id = BlockId(32 * MIB / BLOCK_BYTES + number);
+            memory.used_behind((id, 1), [15 * MIB].into_iter(), |_| true);
+            memory.used_behind((id, 1), [16 * MIB].into_iter(), |_| false);
+        }
+        assert_eq!(end(&mut memory, 1), 32);
+    }
+
+    #[test]
+    fn once_many_bounds_were_none_what_adjoins_is_one_also_what_comes_later() {
+        let mut memory = Memory::default();
+        adjoining(&mut memory, 1..20);
+        for bound in 2..9 {
+            use_behind(&mut memory, bound * 16 * MIB, 1);
+        }
+        assert_eq!(
+            [end(&mut memory, 8), end(&mut memory, 18)],
+            [9 * 16, 19 * 16]
+        );
+        use_behind(&mut memory, 10 * 16 * MIB, 1);
+        assert_eq!(end(&mut memory, 18), 20 * 16);
+        adjoining(&mut memory, 30..32);
+        adjoining(&mut memory, 20..21);
+        assert_eq!(
+            [end(&mut memory, 30), end(&mut memory, 20)],
+            [32 * 16, 21 * 16]
+        );
+        assert_eq!(memory.plain_end(16 * MIB), Some(21 * 16 * MIB));
     }
 }

@@ -16,6 +16,7 @@ mod moves;
 pub(crate) mod orders;
 mod phase;
 pub(crate) mod progress;
+mod runs;
 #[cfg(test)]
 pub(crate) mod tests;
 mod uses;
