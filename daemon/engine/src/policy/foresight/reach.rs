@@ -13,15 +13,21 @@ use crate::world::block::Residency;
 /// more. So it widens only while launches wait although the link has time to spare; where
 /// the link is the bottleneck, the shortest reach moves the least. It narrows slowly within
 /// a cycle, of which one place may need it, and fast once a whole cycle went by without a
-/// wait. Where a program waits long in a few launches of its cycle, as in the passes of an optimizer
-/// after a backward pass that leaves the link idle, it would take a dozen cycles to get there in
-/// steps: what the link had to spare before tells how wide it has to be.
+/// wait. Where that brought a wait back it narrows slowly from then on, and each time half as fast,
+/// until it is narrower than then. Where a program waits long in a few launches of its cycle, as in
+/// the passes of an optimizer after a backward pass that leaves the link idle, it would take a dozen
+/// cycles to get there in steps: what the link had to spare before tells how wide it has to be.
 #[derive(Debug)]
 pub(crate) struct Reach {
     share: f64,
     missed: bool,
     /// Launches since one waited, as far as it was looked at.
     quiet: u64,
+    /// It narrowed after a whole cycle without a wait, and was not found too narrow since.
+    tried: bool,
+    /// The share at which that brought a wait back, and how many times as slowly it narrows since.
+    failed: Option<f64>,
+    patience: u64,
     looked: u64,
     issued: u64,
     since: Micros,
@@ -87,6 +93,9 @@ impl Default for Reach {
             share: 0.25,
             missed: false,
             quiet: 0,
+            tried: false,
+            failed: None,
+            patience: 1,
             looked: 0,
             issued: 0,
             since: Micros(0),
@@ -113,6 +122,10 @@ impl Reach {
     const LAUNCHES: u64 = 64;
     /// Or when one in so many of the device's blocks were prefetched.
     const ISSUED_SHARE: u64 = 1;
+    /// Where narrowing brought a wait back it narrows no more than so many times as slowly, until
+    /// it is so many times as narrow as then.
+    const MOST_PATIENCE: u64 = 16;
+    const NARROWER: f64 = 1.25;
 
     /// A launch begins: it waits if a block of it is not there. While no cycle is known
     /// nothing is fetched ahead, so that no reach would have helped.
@@ -181,31 +194,52 @@ impl Reach {
     fn waited(&mut self, wait_us: f64, whole_us: f64) {
         let (share, served_us) = self.spared.serve(wait_us);
         // A short wait is not worth what a jump moves.
-        if served_us > Self::SPARE * whole_us {
-            self.share = self.share.max(share);
+        if served_us > Self::SPARE * whole_us && share > self.share {
+            self.too_narrow();
+            self.share = share;
+        }
+    }
+
+    /// A launch waited that would not have with a wider share.
+    fn too_narrow(&mut self) {
+        if std::mem::take(&mut self.tried) {
+            self.failed = Some(self.share);
+            self.patience = (2 * self.patience).min(Self::MOST_PATIENCE);
         }
     }
 
     /// Takes in whether one of so many launches waited, and whether the link had time to spare.
     fn learn(&mut self, missed: bool, spare: bool, launches: u64, lag: Option<u64>) {
         self.quiet = if missed { 0 } else { self.quiet + launches };
+        if missed && spare {
+            self.too_narrow();
+        }
+        let cycles = lag.map_or(1.0, |lag| launches as f64 / lag.max(1) as f64);
+        let whole = lag.is_some_and(|lag| self.quiet > lag);
         self.share = match (missed, spare) {
             (true, true) => (self.share * 1.5).min(Self::WIDE),
             (true, false) => self.narrowed(0.9),
-            (false, _) => match lag.filter(|&lag| self.quiet > lag) {
-                Some(lag) => {
-                    // By half in a cycle.
-                    let cycles = launches as f64 / lag.max(1) as f64;
-                    let factor = (1.0 - LN_2 * cycles).clamp(0.5, 0.97);
-                    (self.share * factor).max(Self::NARROWEST)
-                }
-                // By a tenth in a cycle, if that is long.
-                None => {
-                    let cycles = lag.map_or(1.0, |lag| launches as f64 / lag.max(1) as f64);
-                    self.narrowed(0.9_f64.powf(cycles).max(0.97))
-                }
-            },
+            _ if whole => self.narrower(cycles),
+            // By a tenth in a cycle, if that is long.
+            _ => self.narrowed(0.9_f64.powf(cycles).max(0.97)),
         };
+    }
+
+    /// The share narrowed in so much of a cycle, after a whole one without a wait.
+    fn narrower(&mut self, cycles: f64) -> f64 {
+        self.tried = true;
+        let factor = if self.failed.is_none() {
+            // By half in a cycle.
+            (1.0 - LN_2 * cycles).clamp(0.5, 0.97)
+        } else {
+            0.9_f64.powf(cycles / self.patience as f64).max(0.97)
+        };
+        let share = (self.share * factor).max(Self::NARROWEST);
+        let over = |failed| share * Self::NARROWER < failed || share == Self::NARROWEST;
+        if self.failed.is_some_and(over) {
+            (self.failed, self.patience) = (None, 1);
+        }
+        share
     }
 
     /// The share narrowed by a factor, within a cycle.
@@ -268,6 +302,61 @@ mod tests {
         assert!(reach.share < 0.25, "then fast: {}", reach.share);
         quiet(&mut reach, 1920);
         assert_eq!(reach.share, Reach::NARROWEST);
+    }
+
+    /// In each of so many cycles a launch waits where the share is below `needed`; in how many of them
+    /// one did.
+    fn waits(reach: &mut Reach, cycles: u64, needed: f64) -> u64 {
+        let mut waits = 0;
+        for _ in 0..cycles {
+            let missed = reach.share < needed;
+            waits += u64::from(missed);
+            reach.learn(missed, true, Reach::LAUNCHES, LAG);
+            quiet(reach, 576);
+        }
+        waits
+    }
+
+    #[test]
+    fn each_wait_that_narrowing_brought_back_makes_it_half_as_fast() {
+        let mut reach = Reach::default();
+        waits(&mut reach, 40, 0.5);
+        assert!(waits(&mut reach, 160, 0.5) <= 4);
+        assert!(waits(&mut reach, 400, 0.5) >= 1, "it goes on trying");
+    }
+
+    #[test]
+    fn what_needs_no_reach_any_more_narrows_all_the_way_and_is_as_quick_the_next_time() {
+        let mut reach = Reach::default();
+        waits(&mut reach, 200, 0.5);
+        assert_eq!(reach.patience, Reach::MOST_PATIENCE);
+        waits(&mut reach, 8 * Reach::MOST_PATIENCE, 0.0);
+        assert_eq!(reach.share, Reach::NARROWEST);
+        reach.share = Reach::WIDE;
+        waits(&mut reach, 6, 0.0);
+        assert_eq!(reach.share, Reach::NARROWEST);
+    }
+
+    #[test]
+    fn it_goes_on_narrowing_slowly_where_a_wait_came_back_at_the_narrowest() {
+        let mut reach = Reach::default();
+        for _ in 0..8 {
+            quiet(&mut reach, 6400);
+            reach.learn(true, true, Reach::LAUNCHES, LAG);
+        }
+        quiet(&mut reach, 64_000);
+        assert_eq!((reach.share, reach.patience), (Reach::NARROWEST, 1));
+    }
+
+    #[test]
+    fn a_jump_after_it_was_narrowed_counts_as_well() {
+        let mut reach = spared();
+        quiet(&mut reach, 1280);
+        let before = reach.patience;
+        reach.waited(900_000.0, 1_000_000.0);
+        assert_eq!(reach.patience, 2 * before);
+        reach.waited(1.0, 1_000_000.0);
+        assert_eq!(reach.patience, 2 * before, "nothing was narrowed since");
     }
 
     #[test]
