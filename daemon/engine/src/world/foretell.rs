@@ -13,6 +13,11 @@ impl World {
         self.used_until(slot, self.running_end * TICKS + TICKS - 1)
     }
 
+    /// What a block holds is used next by what may run now.
+    pub(crate) fn is_awaited(&self, slot: u32) -> bool {
+        self.blocks.get(slot).content && self.running(slot)
+    }
+
     /// A block may be used before an eviction would be over.
     pub(crate) fn guarded(&self, slot: u32) -> bool {
         self.used_until(slot, self.guard_end)

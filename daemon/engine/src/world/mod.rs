@@ -68,6 +68,8 @@ pub(crate) struct World {
     pub evictions_told: bool,
     /// Last position that may be running now.
     pub running_end: u64,
+    /// Prefetched blocks that came while a launch that may run uses them: it may have waited.
+    pub awaited: u64,
     /// Last moment that may come before an eviction decided now takes effect.
     pub guard_end: u64,
     /// How far the oldest launch that is not over has come, as far as known.
@@ -122,6 +124,7 @@ impl World {
             probes: false,
             evictions_told: false,
             running_end: 0,
+            awaited: 0,
             guard_end: 0,
             progress: Progress::default(),
             launch_us: 0.0,

@@ -191,7 +191,11 @@ impl World {
             }
             let block = self.blocks.get_mut(slot);
             match (order.operation, residency, refused) {
-                (Operation::Prefetch | Operation::Populate, Residency::MovingIn, false)
+                (Operation::Prefetch, Residency::MovingIn, false) => {
+                    self.awaited += u64::from(self.is_awaited(slot));
+                    self.blocks.set(slot, Residency::Device);
+                }
+                (Operation::Populate, Residency::MovingIn, false)
                 | (Operation::Evict | Operation::Discard, Residency::MovingOut, true) => {
                     self.blocks.set(slot, Residency::Device);
                 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::block::Extent;
 use super::*;
 use crate::access::Access;
-use crate::command::{Operation, Queue};
+use crate::command::{Command, Operation, Queue};
 use crate::decision::Reason;
 use crate::{Bytes, PolicyKind};
 
@@ -750,4 +750,40 @@ fn a_block_is_ranked_anew_unless_an_earlier_launch_that_waits_uses_it() {
         "launch 5 runs by now: the next use is this one's"
     );
     assert!(changes(9, 11), "nothing that waits uses it");
+}
+
+#[test]
+fn what_comes_while_a_launch_that_may_run_uses_it_is_awaited() {
+    let awaited = |operation: Operation, use_at: u64, content: bool| {
+        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+        let mut world = World::new(&config);
+        let (mut stats, mut commands) = (Stats::default(), Vec::new());
+        let range = Range {
+            address: BLOCK_BYTES,
+            bytes: BLOCK_BYTES,
+        };
+        world.alloc(range, false, Residency::Host, &mut stats);
+        let slot = world.blocks.find(BlockId(1)).expect("it is tracked");
+        world.blocks.set_content(slot, content);
+        world.blocks.will_use(slot, use_at * TICKS, 0, None);
+        world.running_end = 4;
+        let why = Reason::Needed;
+        world.order(Micros(1), operation, slot, why, &mut stats, &mut commands);
+        let Command { queue, id, .. } = commands[0];
+        let done = world.orders.complete(Micros(2), queue, id);
+        world.settle(done.expect("it was ordered"), false);
+        world.awaited
+    };
+    assert_eq!(awaited(Operation::Prefetch, 4, true), 1);
+    assert_eq!(awaited(Operation::Prefetch, 5, true), 0, "in time");
+    assert_eq!(
+        awaited(Operation::Prefetch, 4, false),
+        0,
+        "it holds nothing"
+    );
+    assert_eq!(
+        awaited(Operation::Populate, 4, true),
+        0,
+        "nothing is brought"
+    );
 }

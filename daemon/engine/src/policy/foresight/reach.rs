@@ -39,8 +39,10 @@ pub(crate) struct Reach {
     /// The share that the exchange put off last would have taken.
     put_off: Option<f64>,
     spared: Spared,
-    /// Blocks whose content launches lacked when they began, since it was last looked at.
+    /// Blocks whose content lay on the host when launches that use it began, since it was last looked
+    /// at, and blocks that came while launches waited, until then ([`World::awaited`]).
     lacked: u64,
+    awaited: u64,
 }
 
 /// For how long the link had nothing to bring while exchanges were put off, in about the last
@@ -106,6 +108,7 @@ impl Default for Reach {
             put_off: None,
             spared: Spared::default(),
             lacked: 0,
+            awaited: 0,
         }
     }
 }
@@ -140,8 +143,10 @@ impl Reach {
             let block = world.blocks.get(slot);
             match block.residency {
                 Residency::Device | Residency::MovingOut => continue,
-                Residency::Unpopulated => {}
-                Residency::Host | Residency::MovingIn => self.lacked += u64::from(block.content),
+                // What is under way counts when it comes: of several launches that wait one after the
+                // other, many are seen to begin when they are over.
+                Residency::Unpopulated | Residency::MovingIn => {}
+                Residency::Host => self.lacked += u64::from(block.content),
             }
             self.missed = true;
         }
@@ -183,7 +188,8 @@ impl Reach {
         }
         let lag = world.history.lag();
         self.learn(missed, spare, launches, lag);
-        let lacked = std::mem::take(&mut self.lacked) * BLOCK_BYTES;
+        let awaited = world.awaited - std::mem::replace(&mut self.awaited, world.awaited);
+        let lacked = (std::mem::take(&mut self.lacked) + awaited) * BLOCK_BYTES;
         let wait_us = lacked as f64 / world.orders.rate(Queue::In);
         self.waited(wait_us, whole_us as f64);
         let cycle = lag.map_or(1.0, |lag| lag.max(1) as f64);
@@ -196,7 +202,8 @@ impl Reach {
         // A short wait is not worth what a jump moves.
         if served_us > Self::SPARE * whole_us && share > self.share {
             self.too_narrow();
-            self.share = share;
+            // It will have narrowed when the link is idle again.
+            self.share = (share * Self::NARROWER).min(Self::WIDE);
         }
     }
 
@@ -414,7 +421,7 @@ mod tests {
     #[test]
     fn a_long_wait_widens_at_once_to_what_would_have_served_it() {
         for (wait_us, least, most) in [
-            (900_000.0, 0.5, 0.6),
+            (900_000.0, 0.5, 0.75),
             (1_500_000.0, 0.9, 1.0),
             (9_000_000.0, 0.9, 1.0),
         ] {
@@ -516,6 +523,33 @@ mod tests {
         assert!(share(Residency::Host, true) >= 0.5);
         assert!(share(Residency::Device, true) < 0.5, "it is there");
         assert!(share(Residency::Unpopulated, false) < 0.5, "it is born");
+    }
+
+    #[test]
+    fn what_comes_while_launches_wait_for_it_counts_like_what_they_lack() {
+        let share = |awaited: u64, before: u64| {
+            let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+            let mut world = World::new(&config);
+            for novel in 0..Reach::LAUNCHES as u32 {
+                world.history.push((novel, novel), std::iter::empty());
+            }
+            let mut reach = spared();
+            world.awaited = awaited;
+            (reach.idle, reach.missed, reach.awaited) = (false, true, before);
+            reach.adapt(Micros(2_000), &world);
+            reach.share
+        };
+        assert!(share(8, 0) >= 0.5);
+        assert!(share(8, 8) < 0.5, "it was looked at before");
+        assert!(share(0, 0) < 0.5);
+    }
+
+    #[test]
+    fn a_jump_is_wide_enough_for_the_next_cycle() {
+        let mut reach = spared();
+        reach.waited(900_000.0, 1_000_000.0);
+        quiet(&mut reach, 576);
+        assert!(reach.allows(0, 500, 1_000), "{}", reach.share);
     }
 
     #[test]
