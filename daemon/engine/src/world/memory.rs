@@ -374,7 +374,7 @@ impl Memory {
 
     /// The first address in the allocations from `first` up to before `end` that was ever passed.
     fn landmark_within(&self, first: u64, end: u64) -> Option<u64> {
-        let mut allocations = self.allocations.range(first..end);
+        let mut allocations = self.allocations.range(first..end.max(first));
         allocations.find_map(|(start, allocation)| Some(start + allocation.landmarks.first()?))
     }
 
@@ -391,7 +391,9 @@ impl Memory {
         let Some(behind) = plain(block.address()) else {
             return;
         };
-        let last = behind.range.address - 1;
+        let Some(last) = behind.range.address.checked_sub(1) else {
+            return;
+        };
         let Some(before) = plain(last).map(|before| self.run(before)) else {
             return;
         };
@@ -588,6 +590,9 @@ mod tests {
             memory.used_behind((id, 1), [16 * MIB].into_iter(), |_| false);
         }
         assert_eq!(end(&mut memory, 1), 32);
+        // Nothing lies before what begins there.
+        adjoining(&mut memory, 0..1);
+        memory.used_behind((BlockId(0), 1), [0].into_iter(), |_| true);
     }
 
     #[test]
