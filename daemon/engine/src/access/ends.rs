@@ -304,6 +304,26 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_behind_an_end_goes_on_to_that_of_all_that_is_used_as_one() {
+        let mut memory = memory(false);
+        let behind = Range {
+            address: (BASE + 100) * BLOCK_BYTES,
+            bytes: 50 * BLOCK_BYTES,
+        };
+        memory.insert(behind, false, behind.bytes);
+        let mut ends = Ends::default();
+        learn(&mut ends, &blocks(60..80), &blocks(80..100));
+        let arguments = arguments();
+        let count = |memory: &Memory| ends.count_behind(&arguments, &blocks(0..150), memory);
+        assert_eq!(count(&memory), 20);
+        for id in blocks(100..104) {
+            let pointers = arguments.iter().map(|argument| argument.address);
+            memory.used_behind((id, 1), pointers, |_| true);
+        }
+        assert_eq!(count(&memory), 70);
+    }
+
+    #[test]
     fn queued_launches_lose_what_lies_behind_the_ends() {
         let mut ends = Ends::default();
         let access = Access {

@@ -615,5 +615,8 @@ mod tests {
             [32 * 16, 21 * 16]
         );
         assert_eq!(memory.plain_end(16 * MIB), Some(21 * 16 * MIB));
+        // What is obtained right before others goes on into them.
+        adjoining(&mut memory, 29..30);
+        assert_eq!(memory.plain_end(29 * 16 * MIB), Some(32 * 16 * MIB));
     }
 }
