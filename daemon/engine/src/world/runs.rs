@@ -1,9 +1,10 @@
 //! Plain allocations of which launches use several as one.
 //!
 //! A framework may obtain memory piece by piece, each right behind the one before, and hand it out
-//! across their bounds, as PyTorch does with expandable segments. Nothing tells of it but faults: launches use
-//! what no pointer of theirs leads to, right behind what they use up to its end. Allocations that
-//! happen to lie side by side are not one: what ends with the first would seem to go on.
+//! across their bounds, as PyTorch does with expandable segments. Nothing tells of it but faults:
+//! launches use what no pointer of theirs leads to, right behind what they use up to its end.
+//! Allocations that happen to lie side by side are not one: what ends with the first would seem to
+//! go on.
 
 use std::collections::BTreeMap;
 
