@@ -12,7 +12,8 @@
 //! than they do. Where a launch left alone all that lay behind some place, its arguments end there
 //! (`ends`). Allocations that lie side by side are one where launches were seen to use them so
 //! (`world::runs`). An argument of more than half the device is taken as data-dependent: neither
-//! fetched ahead nor kept, until launches of the same function were seen to touch all of it.
+//! fetched ahead nor kept, until launches of the same function were seen to touch all of their
+//! arguments, or all of that one.
 
 mod correction;
 mod ends;
@@ -109,8 +110,10 @@ pub(crate) struct Accesses {
     beyond: Map<(u32, u32), ()>,
     /// Which arguments are used here and there.
     pub scatter: Scatter,
-    /// Whether launches of a function use all of arguments that are larger than fits.
+    /// Whether launches of a function use all of arguments that are larger than fits, and of one
+    /// of them, by function and word.
     regular: Map<u32, Regular>,
+    regular_words: Map<(u32, u32), Regular>,
     /// The last set of each execution ID: equal ones are shared.
     shared: Map<u32, Access>,
     /// Extents of all of them, and places of all corrections.
@@ -134,6 +137,7 @@ impl Accesses {
             beyond: Map::default(),
             scatter: Scatter::new(limit * 4),
             regular: Map::default(),
+            regular_words: Map::default(),
             shared: Map::default(),
             extents: 0,
             places: 0,
@@ -160,6 +164,7 @@ impl Accesses {
         let geometry = geometry(launch);
         let mut ranges = Vec::with_capacity(objects.len());
         let mut least = Vec::with_capacity(objects.len());
+        let mut regular = Vec::with_capacity(objects.len());
         let mut scattered = Vec::new();
         let mut exact = true;
         for (index, object) in objects.iter().enumerate() {
@@ -220,6 +225,7 @@ impl Accesses {
             exact &= !large || object.part || alone();
             ranges.push(range);
             least.push(small);
+            regular.push(self.is_regular(key));
         }
         let blocks: u64 = ranges.iter().map(|range| range.bytes / BLOCK_BYTES).sum();
         let guess = if blocks > self.capacity_blocks / 2 {
@@ -227,8 +233,13 @@ impl Accesses {
         } else {
             &ranges
         };
-        let regular = self.regular.get(&launch.function.0) == Some(&Regular::All);
-        self.access(exec, (guess, &scattered), (regular, exact), memory)
+        self.access(exec, (guess, &scattered), (Some(&regular), exact), memory)
+    }
+
+    /// Launches use all of what this word of this function points to, though it is larger than fits.
+    fn is_regular(&self, (function, word): (u32, u32)) -> bool {
+        self.regular.get(&function) == Some(&Regular::All)
+            || self.regular_words.get(&(function, word)) == Some(&Regular::All)
     }
 
     /// Whether this argument was given pointers to several places of one object, and else how
@@ -264,41 +275,47 @@ impl Accesses {
 
     /// What a launch uses, as far as faults have told.
     pub(crate) fn faulted(&mut self, exec: u32, memory: &Memory) -> Access {
-        self.access(exec, (&[], &[]), (true, false), memory)
+        self.access(exec, (&[], &[]), (None, false), memory)
     }
 
-    /// What a copy or any launch with known ranges uses, and of others some. `regular`: all
-    /// of them. `exact`: the ranges are no guesses.
+    /// What a copy or any launch with known ranges uses, and of others some. `regular`: which of
+    /// them wholly, however large they are; none: all. `exact`: the ranges are no guesses.
     pub(crate) fn access(
         &mut self,
         exec: u32,
         (ranges, scattered): (&[Range], &[Range]),
-        (regular, exact): (bool, bool),
+        (regular, exact): (Option<&[bool]>, bool),
         memory: &Memory,
     ) -> Access {
-        let mut strict: Vec<Extent> = ranges
-            .iter()
-            .map(|&range| extent_of(range, memory))
-            .collect();
         let mut loose: Vec<Extent> = scattered
             .iter()
             .map(|&range| extent_of(range, memory))
             .collect();
-        strict.retain(|extent| {
-            let fits = regular || extent.count <= self.capacity_blocks / 2;
-            if !fits {
-                loose.push(*extent);
+        let (mut strict, mut whole) = (Vec::with_capacity(ranges.len()), Vec::new());
+        let mut parts = Vec::with_capacity(ranges.len());
+        for (index, &range) in ranges.iter().enumerate() {
+            let extent = extent_of(range, memory);
+            let regular = regular.is_none_or(|regular| regular[index]);
+            if !regular && extent.count > self.capacity_blocks / 2 {
+                loose.push(extent);
+                continue;
             }
-            fits
-        });
-        let whole: u64 = strict.iter().map(|extent| extent.count).sum();
-        let sweep = self.is_followed(whole, exact);
-        let sweep = sweep.then(|| Set::from(strict.clone()));
+            parts.push(extent);
+            if regular {
+                whole.push(extent);
+            } else {
+                strict.push(extent);
+            }
+        }
+        let blocks = |extents: &[Extent]| extents.iter().map(|extent| extent.count).sum::<u64>();
+        let mut sweep = self
+            .is_followed(blocks(&parts), exact)
+            .then(|| Set::from(parts));
+        normalize(&mut whole);
         normalize(&mut strict);
         // Together they must leave room to work in: the largest goes first.
-        let mut total: u64 = strict.iter().map(|extent| extent.count).sum();
-        let mut sweep = sweep;
-        while !regular && total > self.capacity_blocks * 3 / 4 {
+        let mut total = blocks(&whole) + blocks(&strict);
+        while total > self.capacity_blocks * 3 / 4 {
             let largest = (0..strict.len()).max_by_key(|&index| strict[index].count);
             let Some(index) = largest else { break };
             let extent = strict.remove(index);
@@ -306,6 +323,8 @@ impl Accesses {
             loose.push(extent);
             sweep = None;
         }
+        strict.append(&mut whole);
+        normalize(&mut strict);
         if let Some(correction) = self.corrections.get(&exec) {
             correction.apply(&mut strict, memory);
         }
@@ -356,6 +375,7 @@ impl Accesses {
     /// Estimated size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let flags = self.tiled.capacity() + self.regular.capacity();
+        let flags = flags + 2 * self.regular_words.capacity();
         let reaches = self.reaches.capacity() + self.gaps.capacity();
         let flags = flags + 2 * (self.beyond.capacity() + reaches);
         let flags = flags + 3 * self.strays.capacity();

@@ -491,6 +491,39 @@ fn it_migrates_again_where_launches_take_longer_so() {
 }
 
 #[test]
+fn a_launch_that_takes_as_long_as_all_that_are_compared_did_tells_before_it_is_over() {
+    let mut lookups = Lookups::new(false);
+    lookups.rows = 400;
+    lookups.run(4);
+    assert_eq!(lookups.on_host(), 0);
+    // Four launches took 0.2 s.
+    let before_us = lookups.now;
+    lookups.host_us = 10_000;
+    lookups.run(2);
+    assert_eq!(lookups.ordered("let-migrate"), BLOCKS);
+    assert!(lookups.now < 12 * before_us, "{} {before_us}", lookups.now);
+}
+
+#[test]
+fn what_launches_took_while_something_was_tried_in_vain_is_no_measure_for_what_is_tried_next() {
+    let mut lookups = Lookups::with_tables(2, false, &Profile::default());
+    lookups.rows = 400;
+    lookups.host_us = 2_000;
+    lookups.blocks = 0..BLOCKS;
+    let tried = (0..100).any(|_| {
+        lookups.run(1);
+        lookups.ordered("let-migrate") == BLOCKS
+    });
+    assert!(tried, "in vain");
+    // The other table shows in a few launches that it had better stay.
+    lookups.blocks = BLOCKS..2 * BLOCKS;
+    lookups.run(12);
+    assert_eq!(lookups.ordered("use-on-host"), BLOCKS);
+    lookups.run(24);
+    assert_eq!(lookups.ordered("use-on-host"), 2 * BLOCKS);
+}
+
+#[test]
 fn what_was_judged_by_other_launches_is_tried_anew_once_the_program_repeats_itself() {
     let mut lookups = Lookups::new(false);
     lookups.host_us = 2_000;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{
     Access, Accesses, Argument, BYTES_PER_THREAD, MOST_BYTES_PER_THREAD, Regular, extent_of,
 };
+use crate::hash::Map;
 use crate::identity::UNKNOWN;
 use crate::profile::{Corrected, Profile};
 use crate::scatter::{Seen, seen};
@@ -23,6 +24,25 @@ pub(super) const IN_A_ROW: u8 = 8;
 /// Absent blocks from which it can be told whether a launch uses all of its arguments.
 const OBSERVED_BLOCKS: u64 = 16;
 
+/// What is known next of how much is used, where it changes: of `absent` blocks `touched` were.
+fn known_next(known: Option<Regular>, absent: u64, touched: u64) -> Option<Regular> {
+    if absent < OBSERVED_BLOCKS {
+        return None;
+    }
+    let most = touched * 8 >= absent * 7;
+    let next = match known {
+        None if most => Regular::All,
+        None if touched * 2 >= absent => return None,
+        None => Regular::Parts(0),
+        Some(Regular::All) if touched * 2 < absent => Regular::Parts(0),
+        Some(Regular::All) => return None,
+        Some(Regular::Parts(row)) if most && row + 1 >= IN_A_ROW => Regular::All,
+        Some(Regular::Parts(row)) if most => Regular::Parts(row + 1),
+        Some(Regular::Parts(_)) => Regular::Parts(0),
+    };
+    Some(next)
+}
+
 impl Accesses {
     /// Of `absent` blocks in the loose memory of a launch of `function`, it touched so many.
     /// Whether it is learned from that that its launches use all of it: the first one that is
@@ -30,22 +50,46 @@ impl Accesses {
     /// have been taken for more than it was.
     pub(crate) fn observe(&mut self, function: u32, absent: u64, touched: u64) -> bool {
         let known = self.regular.get(&function).copied();
-        if absent < OBSERVED_BLOCKS || (self.regular.len() >= self.limit && known.is_none()) {
+        if self.regular.len() >= self.limit && known.is_none() {
             return false;
         }
-        let most = touched * 8 >= absent * 7;
-        let next = match known {
-            None if most => Regular::All,
-            None if touched * 2 >= absent => return false,
-            None => Regular::Parts(0),
-            Some(Regular::All) if touched * 2 < absent => Regular::Parts(0),
-            Some(Regular::All) => return false,
-            Some(Regular::Parts(row)) if most && row + 1 >= IN_A_ROW => Regular::All,
-            Some(Regular::Parts(row)) if most => Regular::Parts(row + 1),
-            Some(Regular::Parts(_)) => Regular::Parts(0),
+        let Some(next) = known_next(known, absent, touched) else {
+            return false;
         };
         self.regular.insert(function, next);
         next == Regular::All
+    }
+
+    /// The same of each argument by itself, of a launch with these pointers that touched some of
+    /// its absent blocks and left others alone.
+    pub(crate) fn observe_arguments(
+        &mut self,
+        arguments: &[Argument],
+        touched: &[BlockId],
+        left: &[BlockId],
+    ) -> bool {
+        let mut seen_of: Map<(u32, u32), [u64; 2]> = Map::default();
+        for (_, word, seen) in seen(arguments, touched, left) {
+            let moves = || self.habits.get(&word).is_some_and(|habit| habit.moves);
+            let counts = seen_of.entry(word).or_default();
+            match seen {
+                Seen::Touched => counts[0] += 1,
+                Seen::Beyond if moves() => {}
+                Seen::Left | Seen::Beyond => counts[1] += 1,
+            }
+        }
+        let mut learned = false;
+        for (word, [touched, left]) in seen_of {
+            let known = self.regular_words.get(&word).copied();
+            if self.regular_words.len() >= self.limit * 4 && known.is_none() {
+                continue;
+            }
+            if let Some(next) = known_next(known, touched + left, touched) {
+                self.regular_words.insert(word, next);
+                learned |= next == Regular::All;
+            }
+        }
+        learned
     }
 
     /// How many of the blocks that a launch with these pointers left alone lie behind all that it
@@ -92,22 +136,37 @@ impl Accesses {
     /// What a launch with these pointers uses once its function is known to use all of its
     /// arguments, though `access` was told of it before that; none where that changes nothing.
     pub(crate) fn whole(&self, access: &Access, arguments: &[Argument]) -> Option<Access> {
-        let here_and_there = |argument: &Argument| {
-            let word = (argument.function, argument.word);
-            self.scatter.is_scattered(word, false, false)
-        };
-        if access.loose.is_empty() || arguments.iter().any(here_and_there) {
+        if access.loose.is_empty() {
             return None;
         }
+        let whole = |argument: &Argument| {
+            let word = (argument.function, argument.word);
+            self.is_regular(word) && !self.scatter.is_scattered(word, false, false)
+        };
+        // Where two arguments begin in one block both must be.
+        let begin = |argument: &Argument| argument.address / BLOCK_BYTES;
+        let is_whole = |part: &Extent| {
+            let mut all = arguments
+                .iter()
+                .filter(|a| begin(a) == part.first)
+                .peekable();
+            all.peek().is_some() && all.all(whole)
+        };
+        let parted = by_argument(&access.loose, arguments);
+        let (taken, mut loose): (Vec<_>, Vec<_>) = parted.into_iter().partition(is_whole);
+        if taken.is_empty() {
+            return None;
+        }
+        normalize(&mut loose);
         let mut parts = access.sweep.as_ref().unwrap_or(&access.set).to_vec();
-        parts.extend_from_slice(&access.loose);
-        let mut set = [&access.set[..], &access.loose[..]].concat();
+        parts.extend_from_slice(&taken);
+        let mut set = [&access.set[..], &taken[..]].concat();
         normalize(&mut set);
         let blocks: u64 = parts.iter().map(|extent| extent.count).sum();
         let sweep = self.is_followed(blocks, false);
         Some(Access {
             set: Arc::from(set),
-            loose: Arc::from([]),
+            loose: Arc::from(loose),
             sweep: sweep.then(|| Arc::from(by_argument(&parts, arguments))),
         })
     }
@@ -289,6 +348,9 @@ impl Accesses {
         let regular = self.regular.iter();
         profile.regular = regular.map(|(&f, &of)| (f, of == Regular::All)).collect();
         profile.regular.sort_unstable();
+        let words = self.regular_words.iter();
+        profile.regular_words = words.map(|(&w, &of)| (w, of == Regular::All)).collect();
+        profile.regular_words.sort_unstable();
         profile.reaches = self.reaches.iter().map(|(&s, &bytes)| (s, bytes)).collect();
         profile.reaches.sort_unstable();
         profile.scattered = self.scatter.learned();
@@ -309,11 +371,14 @@ impl Accesses {
         self.wide.extend(profile.wide.iter().copied());
         self.tiled.extend(profile.tiled.iter().map(|&f| (f, ())));
         self.beyond.extend(profile.beyond.iter().map(|&a| (a, ())));
-        let regular = profile.regular.iter().map(|&(function, all)| {
-            let parts = Regular::Parts(0);
-            (function, if all { Regular::All } else { parts })
-        });
-        self.regular.extend(regular);
+        let regular = |all| {
+            if all { Regular::All } else { Regular::Parts(0) }
+        };
+        let functions = profile.regular.iter();
+        self.regular
+            .extend(functions.map(|&(f, all)| (f, regular(all))));
+        let words = profile.regular_words.iter();
+        (self.regular_words).extend(words.map(|&(word, all)| (word, regular(all))));
         self.reaches.extend(profile.reaches.iter().copied());
         self.scatter.restore(&profile.scattered);
         for corrected in profile.corrected.iter().take(self.limit) {

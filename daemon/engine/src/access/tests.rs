@@ -1,7 +1,7 @@
 use super::lessons::IN_A_ROW;
 use super::*;
 use crate::world::window::Window;
-use crate::{BlockId, FunctionId, Seq, StreamId};
+use crate::{BlockId, FunctionId, Profile, Seq, StreamId};
 
 const ALLOCATION: u64 = 0x100 * BLOCK_BYTES;
 /// Argument 0 of function 3, which points to it.
@@ -105,7 +105,7 @@ fn an_argument_that_goes_beyond_the_next_pointer_says_nothing_of_the_others() {
     );
 
     let mut window = Window::new(10);
-    let access = accesses.access(5, (&[], &[]), (false, false), &memory);
+    let access = accesses.access(5, (&[], &[]), (None, false), &memory);
     window.push((1, 5), (Seq(1), StreamId(0)), access, Arc::from([]));
     let running = window.front().expect("one is queued");
     let faulted = Argument {
@@ -378,6 +378,77 @@ fn a_queued_launch_that_turns_out_to_use_all_goes_through_its_arguments_side_by_
     let sweep = [extent(0, 40), extent(40, 24)];
     assert_eq!(whole.sweep.as_deref(), Some(&sweep[..]));
     assert_eq!(blocks(&whole), [(0, 64)]);
+}
+
+#[test]
+fn of_a_launch_that_uses_all_of_one_argument_and_a_part_of_another_that_one_is_known_to_be_used() {
+    let (mut memory, mut accesses) = one_allocation();
+    memory.resolve(ALLOCATION + 64 * BLOCK_BYTES - 1);
+    accesses.set_capacity(40);
+    let second = ALLOCATION + 32 * BLOCK_BYTES;
+    memory.resolve(second);
+    let words = [ALLOCATION, second];
+    let objects = words.map(|word| memory.resolve(word));
+    let launch = |accesses: &mut Accesses| {
+        accesses.launch((5, false), &launch(&words), &objects, &memory, true)
+    };
+    let queued = launch(&mut accesses);
+    assert_eq!(queued.set.len(), 0, "each is more than half of the device");
+    let arguments = [0, 1].map(|word| Argument {
+        word,
+        address: words[word as usize],
+        ..ARGUMENT
+    });
+    let ids = |numbers: std::ops::Range<u64>| numbers.map(|number| BlockId(0x100 + number));
+    let touched: Vec<_> = ids(0..32).chain(ids(62..63)).collect();
+    let left: Vec<_> = ids(32..62).collect();
+    assert!(!accesses.observe(3, 63, 33), "not of all arguments");
+    assert!(accesses.observe_arguments(&arguments, &touched, &left));
+    let later = launch(&mut accesses);
+    assert_eq!(blocks(&later), [(0, 32)]);
+    assert_eq!(later.loose.len(), 1);
+    let known = accesses.whole(&queued, &arguments);
+    let known = known.expect("one that is queued is known to use it too");
+    assert_eq!(blocks(&known), blocks(&later));
+    assert_eq!((&known.loose, &known.sweep), (&later.loose, &later.sweep));
+    // Then it leaves half of it alone.
+    let (touched, left): (Vec<_>, Vec<_>) = (ids(0..15).collect(), ids(15..32).collect());
+    assert!(!accesses.observe_arguments(&arguments, &touched, &left));
+    assert_eq!(launch(&mut accesses).set.len(), 0);
+}
+
+#[test]
+fn what_a_launch_leaves_alone_behind_a_part_that_moves_does_not_tell_that_a_part_is_used() {
+    let (mut memory, mut accesses) = one_allocation();
+    memory.resolve(ALLOCATION + 64 * BLOCK_BYTES - 1);
+    accesses.set_capacity(40);
+    let ids = |numbers: std::ops::Range<u64>| numbers.map(|number| BlockId(0x100 + number));
+    let (touched, left): (Vec<_>, Vec<_>) = (ids(0..20).collect(), ids(20..64).collect());
+    pointer(&mut accesses, &mut memory, 0, ALLOCATION + 2 * BLOCK_BYTES);
+    assert!(!accesses.observe_arguments(&[ARGUMENT], &touched, &left));
+    for _ in 0..IN_A_ROW {
+        pointer(&mut accesses, &mut memory, 0, ALLOCATION);
+        accesses.observe_arguments(&[ARGUMENT], &touched, &left);
+    }
+    let access = pointer(&mut accesses, &mut memory, 0, ALLOCATION + 3 * BLOCK_BYTES);
+    assert_eq!((blocks(&access), access.loose.len()), (vec![(3, 61)], 0));
+}
+
+#[test]
+fn what_is_known_of_arguments_is_kept_from_one_run_to_the_next() {
+    let (mut memory, mut accesses) = one_allocation();
+    memory.resolve(ALLOCATION + 64 * BLOCK_BYTES - 1);
+    let touched: Vec<_> = (0..64).map(|number| BlockId(0x100 + number)).collect();
+    assert!(accesses.observe_arguments(&[ARGUMENT], &touched, &[]));
+    let mut profile = Profile::default();
+    accesses.learned(&mut profile);
+    let uses_all = |profile: &Profile, memory: &mut Memory| {
+        let mut next = Accesses::new(100, 100);
+        next.restore(profile);
+        !pointer(&mut next, memory, 0, ALLOCATION).set.is_empty()
+    };
+    assert!(uses_all(&profile, &mut memory));
+    assert!(!uses_all(&Profile::default(), &mut memory));
 }
 
 #[test]

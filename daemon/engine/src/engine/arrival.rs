@@ -72,7 +72,7 @@ impl Engine {
         let ranges: Vec<Range> = [copy.dst, copy.src].into_iter().flatten().collect();
         let access = self
             .accesses
-            .access(exec, (&ranges, &[]), (true, true), memory);
+            .access(exec, (&ranges, &[]), (None, true), memory);
         self.enqueue((copy.seq, copy.stream), exec, access, Arc::from([]), &[]);
     }
 

@@ -73,7 +73,13 @@ impl Engine {
                     *absent
                 };
                 let function = argument.function;
-                if self.accesses.observe(function, absent, *touched) {
+                let whole = self.accesses.observe(function, absent, *touched);
+                let parts = sampled && {
+                    let touched = faulted.iter().filter(|&&id| covers(&launch.loose, id));
+                    let touched: Vec<BlockId> = touched.copied().collect();
+                    (self.accesses).observe_arguments(&launch.arguments, &touched, left)
+                };
+                if whole || parts {
                     self.take_whole(function);
                 }
             }

@@ -18,7 +18,7 @@ use bytes::{Reader, Writer, Wrong};
 /// First bytes of a profile.
 pub const MAGIC: [u8; 8] = *b"ovsprofl";
 /// Version of the format. Another one is refused: a profile is learned again in one cycle.
-pub const PROFILE_VERSION: u64 = 6;
+pub const PROFILE_VERSION: u64 = 7;
 /// Longest profile that is read or written, bytes.
 pub const PROFILE_BYTES: usize = 64 << 20;
 /// Most launches in it.
@@ -93,6 +93,8 @@ pub struct Profile {
     pub(crate) beyond: Vec<(u32, u32)>,
     /// Whether functions use all of what is larger than fits.
     pub(crate) regular: Vec<(u32, bool)>,
+    /// Whether they use all of what one of their words points to.
+    pub(crate) regular_words: Vec<((u32, u32), bool)>,
     pub(crate) corrected: Vec<Corrected>,
     /// Of arguments that launches use here and there, by function and word: blocks that were
     /// used, left alone before and behind the last one that was, and how often one was used
@@ -174,6 +176,11 @@ impl Profile {
         });
         content.list(&self.regular, |w, &(function, all)| {
             w.number(function.into());
+            w.number(all.into());
+        });
+        content.list(&self.regular_words, |w, &((function, word), all)| {
+            w.number(function.into());
+            w.number(word.into());
             w.number(all.into());
         });
         content.list(&self.corrected, |w, corrected| {
@@ -259,6 +266,8 @@ impl Profile {
             .retain(|((function, _), _)| *function < known);
         self.tiled.retain(|function| *function < known);
         self.regular.retain(|(function, _)| *function < known);
+        self.regular_words
+            .retain(|((function, _), _)| *function < known);
     }
 
     /// Every number names something in it.
@@ -274,6 +283,7 @@ impl Profile {
             && self.tiled.iter().all(|&f| function(f))
             && self.beyond.iter().all(|&(e, _)| id(e))
             && self.regular.iter().all(|&(f, _)| function(f))
+            && self.regular_words.iter().all(|&((f, _), _)| function(f))
             && self.corrected.iter().all(|corrected| id(corrected.exec))
     }
 
@@ -305,6 +315,12 @@ impl Profile {
             regular: field(
                 "regular functions",
                 r.list(ids, |r| Ok((r.small()?, r.flag()?))),
+            )?,
+            regular_words: field(
+                "regular arguments",
+                r.list(ids.saturating_mul(4), |r| {
+                    Ok(((r.small()?, r.small()?), r.flag()?))
+                }),
             )?,
             corrected: field("corrections", r.list(ids, |r| corrected(r, &mut places)))?,
             scattered: field(

@@ -31,6 +31,7 @@ fn profile() -> Profile {
         tiled: vec![1],
         beyond: vec![(4, 1)],
         regular: vec![(0, true), (1, false)],
+        regular_words: vec![((0, 2), false), ((1, 5), true)],
         corrected: vec![Corrected {
             exec: 5,
             places: vec![(77, 3, 5, 0), (78, 4, 1, 2)],

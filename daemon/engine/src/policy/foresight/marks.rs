@@ -19,6 +19,8 @@ const STEPS: f64 = 16.0;
 
 /// Stretches of launches by which it is told whether these are alike.
 const STRETCHES: u64 = 4;
+/// As many turns tell what one takes where they are not.
+const TURNS: u64 = 3;
 
 /// A moment: the oldest launch that was not over, and the time.
 pub(super) type Moment = (u64, Micros);
@@ -54,7 +56,9 @@ impl Marks {
             self.launch = moment.0;
             self.step += (passed as f64 - self.step) / STEPS;
         }
-        let stride = turn.map_or(STRIDE, |turn| turn / MARKS_IN_TURN).max(1);
+        let stride = turn
+            .map_or(STRIDE, |turn| turn.div_ceil(MARKS_IN_TURN))
+            .max(1);
         let last = self.marks.back();
         if last.is_none_or(|(last, _)| moment.0 >= last + stride) {
             self.push(moment);
@@ -83,6 +87,17 @@ impl Marks {
         turn * least.div_ceil(turn.max(1)).max(1)
     }
 
+    /// Over how many launches to compare turns of so many: over several turns, as far as they are
+    /// known, where one of the last took more than `times` as long as another.
+    pub(super) fn several(&self, turn: u64, times: f64) -> u64 {
+        let several = turn * TURNS;
+        if self.vary(turn, times) && self.newest(several).is_some() {
+            several
+        } else {
+            turn
+        }
+    }
+
     /// When that launch was the oldest that was not over, in microseconds; none where it is not
     /// known.
     fn at(&self, launch: u64) -> Option<f64> {
@@ -96,13 +111,21 @@ impl Marks {
         Some(since.0 as f64 + share * (until.0 - since.0) as f64)
     }
 
-    /// What the launches from `first` up to before `end` took that many turns ago, as few as
-    /// lead to what is marked, microseconds; none where that is not known.
+    /// What the launches from `first` up to before `end` took when they were last marked, each as
+    /// few turns of so many launches ago as lead to that, microseconds; none where that is not
+    /// known.
     pub(super) fn took(&self, first: u64, end: u64, turn: u64) -> Option<f64> {
-        let (last, _) = *self.marks.back()?;
-        let back = end.saturating_sub(last).div_ceil(turn.max(1)) * turn;
-        let since = self.at(first.checked_sub(back)?)?;
-        Some(self.at(end.checked_sub(back)?)? - since)
+        let ((last, _), turn) = (*self.marks.back()?, turn.max(1));
+        let (mut from, mut sum_us) = (first, 0.0);
+        while from < end {
+            let turns = (from + 1).saturating_sub(last).div_ceil(turn);
+            let back = turns * turn;
+            let until = end.min(last + back);
+            let since_us = self.at(from.checked_sub(back)?)?;
+            sum_us += self.at(until - back)? - since_us;
+            from = until;
+        }
+        Some(sum_us)
     }
 
     /// The last so many launches up to the newest mark: none of them is under way. None where that
@@ -219,7 +242,43 @@ mod tests {
         assert_eq!(marks.took(16, 20, 4), Some(1000.0));
         assert_eq!(marks.took(24, 29, 4), Some(1010.0));
         assert_eq!(marks.took(25, 27, 4), Some(20.0));
-        assert_eq!(marks.took(3, 40, 4), None, "longer than what is known");
+        assert_eq!(
+            marks.took(24, 29, 40),
+            None,
+            "a turn longer than what is known"
+        );
+        assert_eq!(Marks::default().took(24, 29, 4), None);
+    }
+
+    #[test]
+    fn what_launches_took_is_that_of_the_newest_ones_like_each() {
+        // In the first turn of four each takes long.
+        let (mut marks, mut now) = (Marks::default(), 0);
+        for launch in 0..=10_u64 {
+            marks.pass((launch, Micros(now)), Some(4));
+            now += if launch < 4 { 1000 } else { 10 };
+        }
+        assert_eq!(marks.took(12, 16, 4), Some(40.0));
+        assert_eq!(
+            marks.took(13, 17, 4),
+            Some(40.0),
+            "two of them two turns ago"
+        );
+    }
+
+    #[test]
+    fn several_turns_are_compared_where_they_differ_if_they_are_known() {
+        let turns = |long: u64, turns: u64| {
+            let (mut marks, mut now) = (Marks::default(), 0);
+            for launch in 0..=turns * 32 {
+                marks.pass((launch, Micros(now)), Some(32));
+                now += if launch / 32 % 3 == 1 { long } else { 10 };
+            }
+            marks.several(32, 2.0)
+        };
+        assert_eq!(turns(15, 6), 32);
+        assert_eq!(turns(30, 6), 96);
+        assert_eq!(turns(30, 2), 32, "there were not so many");
     }
 
     #[test]

@@ -37,6 +37,7 @@ use crate::units::{BLOCK_BYTES, BlockId, Micros, Range};
 use crate::world::World;
 use crate::world::block::Residency;
 use crate::world::visits::Stay;
+use crate::world::window::Pending;
 
 /// Launches take longer only if they do by more than this: what they do is not quite the same in
 /// each turn.
@@ -113,7 +114,8 @@ struct Trial {
     rest_us: f64,
     /// and when the frames were settled.
     since: Option<Moment>,
-    /// The first launch since then that was given a pointer to what is on trial.
+    /// The first launch since then that was given a pointer to what is on trial, or the last one
+    /// before those that are compared, if the one that ran by then was given one.
     used: Option<u64>,
     /// Turns after which to compare again, if they stay on the host, and if launches take much
     /// longer.
@@ -127,6 +129,14 @@ impl Trial {
     fn is_unused(&self, floor: u64) -> bool {
         let unused = self.used.is_none_or(|launch| launch >= floor);
         unused && floor < self.begun.0 + UNUSED
+    }
+
+    /// The launch was given a pointer to what is on trial.
+    fn is_used_by(&self, launch: &Pending, world: &World) -> bool {
+        launch.arguments.iter().any(|argument| {
+            let allocation = world.memory.allocation_at(argument.address);
+            allocation.is_some_and(|a| self.addresses.contains(&a.range.address))
+        })
     }
 
     /// What the launches from `first` on, up to before `end`, took before, microseconds.
@@ -204,6 +214,9 @@ pub(crate) struct OnHost {
     trial: Option<Trial>,
     kept: Vec<Kept>,
     marks: Marks,
+    /// The oldest launch that was not over when the last trial ended that was slower: what launches
+    /// took until then is not what they take.
+    slower: Option<u64>,
 }
 
 /// The launches after which the program repeats itself, where they are enough to compare by:
@@ -221,11 +234,7 @@ impl OnHost {
         let Some(launch) = world.window.front().filter(|_| trial.used.is_none()) else {
             return;
         };
-        let uses = launch.arguments.iter().any(|argument| {
-            let allocation = world.memory.allocation_at(argument.address);
-            allocation.is_some_and(|a| trial.addresses.contains(&a.range.address))
-        });
-        if uses && trial.since.is_some() {
+        if trial.since.is_some() && trial.is_used_by(launch, world) {
             trial.used = Some(launch.position);
         }
     }
@@ -298,6 +307,11 @@ impl OnHost {
         let launches = turn.map(|turn| self.marks.turns(turn));
         let known = |launches| self.marks.last(launches, moment).is_some();
         if launches.is_some_and(|launches| !known(launches)) {
+            return;
+        }
+        let launches = launches.map(|launches| self.marks.several(launches, VARIES));
+        let apart = |slower: u64| moment.0 >= slower + launches.unwrap_or(LAUNCHES);
+        if !self.slower.is_none_or(apart) {
             return;
         }
         let Some(found) = world.visits.sparse(world.capacity, moment, turn) else {
@@ -563,7 +577,11 @@ impl OnHost {
             return;
         }
         if trial.question != Question::Migrate && trial.is_unused(floor) {
-            (trial.since, trial.used) = (Some((floor, now)), None);
+            // One that runs may take as long as all that are compared did before.
+            let runs = world.window.front().filter(|_| late);
+            let uses = runs.is_some_and(|launch| trial.is_used_by(launch, world));
+            trial.used = floor.checked_sub(1).filter(|_| uses);
+            trial.since = Some((floor, now));
             return;
         }
         let slower = late || passed_us(since) > noise * trial.before_us(began, floor);
@@ -571,6 +589,9 @@ impl OnHost {
         let Some(mut trial) = self.trial.take() else {
             return;
         };
+        if slower {
+            self.slower = Some(floor);
+        }
         match (trial.question, slower) {
             (Question::Stay | Question::StayAgain, true) => {
                 let took_us = now.0.saturating_sub(trial.begun.1.0);
