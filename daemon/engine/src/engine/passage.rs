@@ -191,6 +191,7 @@ impl Engine {
             return;
         };
         let exec = launch.exec;
+        let function = launch.arguments.first().map(|first| first.function);
         let followed = launch.sweep.as_ref().unwrap_or(&launch.loose);
         let blocks = followed.iter().map(|extent| extent.count).sum();
         let absent = self.world.slots(&launch.loose);
@@ -202,7 +203,8 @@ impl Engine {
         };
         let known = launch.sweep.is_some();
         self.world.blocks.set_running(launch.position);
-        self.world.progress.began(self.now, exec, blocks, known);
+        let progress = &mut self.world.progress;
+        progress.began(self.now, (exec, function), blocks, known);
         self.policy.started(&self.world, exec);
         if !self.world.probes {
             // Nobody tells of faults: what is not there will fault.

@@ -21,11 +21,15 @@ pub(crate) struct Progress {
     /// It is known which blocks it uses when.
     followed: bool,
     exec: u32,
+    /// None for a copy.
+    function: Option<u32>,
     began: Micros,
     /// The last known place, and when it was known.
     known: (u64, Micros),
     /// Shortest time that launches of an execution ID took.
     shortest_us: Map<u32, u64>,
+    /// Shortest time for a block in launches of a function that were followed, microseconds.
+    block_us: Map<u32, f64>,
     /// The same in an earlier run, perhaps on another machine: only until one is seen here.
     remembered_us: Map<u32, u64>,
 }
@@ -38,18 +42,35 @@ impl Progress {
 
     /// Another launch is the oldest one, with so many blocks to go through, where `followed`
     /// in known order.
-    pub(crate) fn began(&mut self, now: Micros, exec: u32, blocks: u64, followed: bool) {
-        (self.ticks, self.blocks, self.exec) = (0, blocks, exec);
+    pub(crate) fn began(
+        &mut self,
+        now: Micros,
+        (exec, function): (u32, Option<u32>),
+        blocks: u64,
+        followed: bool,
+    ) {
+        (self.ticks, self.blocks) = (0, blocks);
+        (self.exec, self.function) = (exec, function);
         self.followed = followed;
         (self.began, self.known) = (now, (0, now));
     }
 
     /// It is over, and was alone in being so.
     pub(crate) fn ended(&mut self, now: Micros, limit: usize) {
-        if self.blocks == 0 || self.exec == UNKNOWN {
+        if self.blocks == 0 {
             return;
         }
         let took = now.0.saturating_sub(self.began.0).max(1);
+        if let Some(function) = self.function.filter(|_| self.followed)
+            && (self.block_us.len() < limit || self.block_us.contains_key(&function))
+        {
+            let each = took as f64 / self.blocks as f64;
+            let shortest = self.block_us.entry(function).or_insert(each);
+            *shortest = each.min(*shortest);
+        }
+        if self.exec == UNKNOWN {
+            return;
+        }
         if self.shortest_us.len() < limit || self.shortest_us.contains_key(&self.exec) {
             let shortest = self.shortest_us.entry(self.exec).or_insert(took);
             *shortest = took.min(*shortest);
@@ -98,8 +119,13 @@ impl Progress {
         if !self.followed {
             return None;
         }
-        let shortest = self.shortest()?;
-        let ahead = (us * TICKS as f64 / shortest as f64) as u64;
+        let shortest = self.shortest().map(|us| us as f64);
+        // No launch like it was seen: those of the function took no less for each block.
+        let shortest = shortest.or_else(|| {
+            let each = self.block_us.get(&self.function?)?;
+            Some(each * self.blocks as f64)
+        })?;
+        let ahead = (us * TICKS as f64 / shortest.max(1.0)) as u64;
         (self.ticks + ahead < TICKS).then_some(ahead)
     }
 
@@ -124,7 +150,8 @@ impl Progress {
 
     /// Estimated size of the table in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.shortest_us.capacity() + self.remembered_us.capacity()) as u64 * 17
+        let times = self.shortest_us.capacity() + self.remembered_us.capacity();
+        (times + self.block_us.capacity()) as u64 * 17
     }
 }
 
@@ -135,9 +162,9 @@ mod tests {
     /// A launch over 1,024 blocks that takes 1,024 us when nothing is missing.
     fn learned() -> Progress {
         let mut progress = Progress::default();
-        progress.began(Micros(0), 7, TICKS, true);
+        progress.began(Micros(0), (7, None), TICKS, true);
         progress.ended(Micros(TICKS), 10);
-        progress.began(Micros(2_000), 7, TICKS, true);
+        progress.began(Micros(2_000), (7, None), TICKS, true);
         progress
     }
 
@@ -179,10 +206,30 @@ mod tests {
         assert_eq!(progress.ticks(), 700 - BEHIND_BLOCKS, "it never goes back");
     }
 
+    /// As where kernels are given another pointer beside the same ones each time.
+    #[test]
+    fn a_launch_that_is_new_goes_on_no_faster_than_others_of_its_function_did() {
+        let mut progress = Progress::default();
+        let (first, second) = ((7, Some(3)), (8, Some(3)));
+        progress.began(Micros(0), first, TICKS, true);
+        assert_eq!(progress.ahead(10.0), None, "nothing is known");
+        progress.ended(Micros(TICKS), 10);
+        // Half as many blocks, so that each is twice as many moments.
+        progress.began(Micros(2_000), second, TICKS / 2, true);
+        assert_eq!(progress.ahead(10.0), Some(20));
+        progress.ended(Micros(2_000 + TICKS / 4), 10);
+        progress.began(Micros(4_000), (9, Some(3)), TICKS / 2, true);
+        assert_eq!(progress.ahead(10.0), Some(40), "as fast as the fastest");
+        progress.estimate(Micros(4_100), None, None);
+        assert_eq!(progress.ticks(), 0, "time alone tells no place");
+        progress.began(Micros(5_000), (9, Some(4)), TICKS / 2, true);
+        assert_eq!(progress.ahead(10.0), None, "another function");
+    }
+
     #[test]
     fn a_launch_whose_order_is_not_known_is_not_followed() {
         let mut progress = learned();
-        progress.began(Micros(4_000), 7, TICKS, false);
+        progress.began(Micros(4_000), (7, None), TICKS, false);
         progress.faulted(Micros(4_010), 700);
         progress.estimate(Micros(4_900), None, None);
         assert_eq!((progress.ticks(), progress.ahead(1.0)), (0, None));

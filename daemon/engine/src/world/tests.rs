@@ -67,7 +67,7 @@ fn judged(world: &World) -> (u64, u64) {
 fn a_prefetched_block_that_leaves_during_its_launch_is_judged_by_no_estimate() {
     let (mut world, _) = evicted_meanwhile();
     assert_eq!(judged(&world), (0, 0));
-    world.progress.began(Micros(0), 0, TICKS, true);
+    world.progress.began(Micros(0), (0, None), TICKS, true);
     world.progress.faulted(Micros(1), TICKS - 1);
     assert_eq!(judged(&world), (0, 0));
 }
@@ -98,7 +98,7 @@ fn gone_past(ticks: u64) -> (World, u32) {
     let block = world.blocks.get_mut(slot);
     (block.unproven, block.undecided) = (true, 0);
     world.blocks.set(slot, Residency::Device);
-    world.progress.began(Micros(0), 0, TICKS, true);
+    world.progress.began(Micros(0), (0, None), TICKS, true);
     world.progress.faulted(Micros(1), ticks);
     world.gone_past(slot);
     (world, slot)

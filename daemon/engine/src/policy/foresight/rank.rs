@@ -464,7 +464,7 @@ mod tests {
         ranks.refresh(&mut world);
         assert_eq!(world.usefulness.useful_bytes, 0);
 
-        world.progress.began(Micros(0), 0, TICKS, true);
+        world.progress.began(Micros(0), (0, None), TICKS, true);
         world.progress.faulted(Micros(1), TICKS - 1);
         ranks.refresh(&mut world);
         assert_eq!(world.usefulness.useful_bytes, BLOCK_BYTES);
