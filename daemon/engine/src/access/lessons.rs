@@ -24,7 +24,7 @@ pub(super) const IN_A_ROW: u8 = 8;
 /// Absent blocks from which it can be told whether a launch uses all of its arguments.
 const OBSERVED_BLOCKS: u64 = 16;
 
-/// What is known next of how much is used, where it changes: of `absent` blocks `touched` were.
+/// What is known next of how much is used, where that tells: of `absent` blocks `touched` were.
 fn known_next(known: Option<Regular>, absent: u64, touched: u64) -> Option<Regular> {
     if absent < OBSERVED_BLOCKS {
         return None;
@@ -61,7 +61,8 @@ impl Accesses {
     }
 
     /// The same of each argument by itself, of a launch with these pointers that touched some of
-    /// its absent blocks and left others alone.
+    /// its absent loose blocks and left others alone: whether it is learned of one that launches use
+    /// all of it.
     pub(crate) fn observe_arguments(
         &mut self,
         arguments: &[Argument],

@@ -2,8 +2,8 @@
 //!
 //! Owns the estimate alone. Only launches that use many blocks are followed: what they have
 //! gone past can make room for what they come to. A fault tells the place; in between, the
-//! launch goes on no faster than it ever did, and no further than the first block that is not
-//! there. For one that is under way it waits without a fault.
+//! launch goes on no faster than it ever did, or others of its function, and no further than the
+//! first block that is not there. For one that is under way it waits without a fault.
 
 use crate::hash::Map;
 use crate::identity::UNKNOWN;

@@ -19,7 +19,7 @@ const STEPS: f64 = 16.0;
 
 /// Stretches of launches by which it is told whether these are alike.
 const STRETCHES: u64 = 4;
-/// As many turns tell what one takes where they are not.
+/// So many turns together tell what one takes where it is not the same each time.
 const TURNS: u64 = 3;
 
 /// A moment: the oldest launch that was not over, and the time.
@@ -87,15 +87,11 @@ impl Marks {
         turn * least.div_ceil(turn.max(1)).max(1)
     }
 
-    /// Over how many launches to compare turns of so many: over several turns, as far as they are
-    /// known, where one of the last took more than `times` as long as another.
-    pub(super) fn several(&self, turn: u64, times: f64) -> u64 {
+    /// The launches of several turns of so many each, where one of the last turns took more than
+    /// `times` as long as another: one tells little then. None where they are alike, or not known.
+    pub(super) fn several(&self, turn: u64, times: f64) -> Option<u64> {
         let several = turn * TURNS;
-        if self.vary(turn, times) && self.newest(several).is_some() {
-            several
-        } else {
-            turn
-        }
+        (self.vary(turn, times) && self.newest(several).is_some()).then_some(several)
     }
 
     /// When that launch was the oldest that was not over, in microseconds; none where it is not
@@ -276,9 +272,9 @@ mod tests {
             }
             marks.several(32, 2.0)
         };
-        assert_eq!(turns(15, 6), 32);
-        assert_eq!(turns(30, 6), 96);
-        assert_eq!(turns(30, 2), 32, "there were not so many");
+        assert_eq!(turns(15, 6), None);
+        assert_eq!(turns(30, 6), Some(96));
+        assert_eq!(turns(30, 2), None, "there were not so many");
     }
 
     #[test]

@@ -309,7 +309,8 @@ impl OnHost {
         if launches.is_some_and(|launches| !known(launches)) {
             return;
         }
-        let launches = launches.map(|launches| self.marks.several(launches, VARIES));
+        let several = launches.and_then(|launches| self.marks.several(launches, VARIES));
+        let launches = several.or(launches);
         let apart = |slower: u64| moment.0 >= slower + launches.unwrap_or(LAUNCHES);
         if !self.slower.is_none_or(apart) {
             return;
@@ -339,7 +340,7 @@ impl OnHost {
             addresses: Vec::new(),
             question: Question::Stay,
             marks: Marks::default(),
-            turn,
+            turn: several.or(turn),
             launch_us: last.launch_us,
             launches,
             begun: moment,
