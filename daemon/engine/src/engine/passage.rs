@@ -1,5 +1,7 @@
 //! What the device has passed, and what it faults on: what launches turn out to use.
 
+use std::ops::Range;
+
 use super::Engine;
 use crate::access::{Access, Argument};
 use crate::units::{BlockId, TICKS};
@@ -278,7 +280,10 @@ impl Engine {
             .at_or_after(position * TICKS)
             && ticks / TICKS == position
         {
-            self.world.progress.faulted(self.now, ticks % TICKS);
+            let ahead = self.world.progress.faulted(self.now, ticks % TICKS);
+            if let Some(ahead) = ahead {
+                self.comes_after_all(&ahead);
+            }
         }
         let lag = self.world.history.lag();
         let block = self.world.blocks.get_mut(slot);
@@ -308,6 +313,24 @@ impl Engine {
 }
 
 impl Engine {
+    /// The launch that runs has yet to come to what it uses at these moments of its own, though it was
+    /// taken to have passed them.
+    fn comes_after_all(&mut self, ticks: &Range<u64>) {
+        let front = self.world.window.front();
+        let Some(sweep) = front.and_then(|front| front.sweep.clone()) else {
+            return;
+        };
+        for extent in sweep.iter() {
+            let at = |ticks: u64| extent.first + ticks * extent.count / TICKS;
+            let end = extent.end().min(at(ticks.end) + 1);
+            self.slots.clear();
+            (self.slots).extend(self.world.blocks.within(at(ticks.start), end));
+            for &(_, slot) in &self.slots {
+                self.world.blocks.mark(slot);
+            }
+        }
+    }
+
     /// What the running launches use the memory around an address for.
     fn kind_at(&mut self, address: u64) -> Kind {
         let world = &self.world;
@@ -404,5 +427,74 @@ fn collect(blocks: &Blocks, set: &Set, slots: &mut Vec<(u64, u32)>) {
     slots.clear();
     for extent in set.iter() {
         slots.extend(blocks.within(extent.first, extent.end()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::units::{BLOCK_BYTES, BlockId, Range};
+    use crate::{
+        Bytes, Config, Engine, Event, FunctionId, Launch, Micros, PolicyKind, Seq, StreamId,
+    };
+
+    const FIRST: u64 = 0x1000;
+    const BLOCKS: u64 = 256;
+
+    /// A launch that goes through all blocks, all of which are on the device.
+    fn launch(engine: &mut Engine, now: u64, seq: u64) {
+        let launch = Launch {
+            seq: Seq(seq),
+            stream: StreamId(0),
+            function: FunctionId(0),
+            grid: [1 << 20, 1, 1],
+            block: [1024, 1, 1],
+            words: &[FIRST * BLOCK_BYTES],
+        };
+        engine.step(Micros(now), &Event::Launch(launch));
+    }
+
+    #[test]
+    fn what_a_launch_has_yet_to_come_to_after_all_is_ranked_anew() {
+        let config = Config::new(PolicyKind::Foresight, Bytes(600 * BLOCK_BYTES));
+        let mut engine = Engine::new(config).unwrap();
+        let range = Range {
+            address: FIRST * BLOCK_BYTES,
+            bytes: BLOCKS * BLOCK_BYTES,
+        };
+        let alloc = Event::Alloc {
+            range,
+            pool: false,
+            prefetched: true,
+            on_host: false,
+        };
+        engine.step(Micros(0), &alloc);
+        let mut commands = Vec::new();
+        // Each takes a millisecond; the second one is half through by time.
+        launch(&mut engine, 0, 1);
+        let over = Event::Progress {
+            stream: StreamId(0),
+            seq: Seq(1),
+        };
+        engine.step(Micros(1_000), &over);
+        launch(&mut engine, 2_000, 2);
+        engine.decide(Micros(2_600), &mut commands);
+        let before = engine.world.progress.ticks();
+        assert!(before > 400, "{before}");
+        let fault = Event::Fault {
+            address: (FIRST + BLOCKS / 4) * BLOCK_BYTES,
+            faults: 1,
+            by_host: false,
+        };
+        engine.step(Micros(2_610), &fault);
+        assert!(engine.world.progress.ticks() < 256, "a quarter");
+        let changed = std::iter::from_fn(|| engine.world.blocks.next_changed());
+        let changed: Vec<u32> = changed.collect();
+        let anew = |number: u64| {
+            let slot = engine.world.blocks.find(BlockId(FIRST + number));
+            changed.contains(&slot.expect("it is allocated"))
+        };
+        assert!((BLOCKS / 4..before * BLOCKS / 1024).all(anew));
+        assert!(!anew(BLOCKS - 1), "it was to come before");
+        assert!(!anew(0), "it is over");
     }
 }

@@ -494,7 +494,7 @@ impl Blocks {
         }
     }
 
-    fn mark(&mut self, slot: u32) {
+    pub(crate) fn mark(&mut self, slot: u32) {
         let block = &mut self.slots[slot as usize];
         if !block.changed {
             block.changed = true;

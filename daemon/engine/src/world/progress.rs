@@ -3,7 +3,11 @@
 //! Owns the estimate alone. Only launches that use many blocks are followed: what they have
 //! gone past can make room for what they come to. A fault tells the place; in between, the
 //! launch goes on no faster than it ever did, or others of its function, and no further than the
-//! first block that is not there. For one that is under way it waits without a fault.
+//! first block that is not there. For one that is under way it waits without a fault. A fault behind
+//! the estimate tells that it had not come so far: what it was taken to have passed left before it
+//! was used, and goes on to do so as long as the estimate stays ahead.
+
+use std::ops::Range;
 
 use crate::hash::Map;
 use crate::identity::UNKNOWN;
@@ -78,12 +82,20 @@ impl Progress {
     }
 
     /// It faulted at this moment of its own. Others of its accesses may have faulted at the
-    /// same time a little before: what they miss is still to come.
-    pub(crate) fn faulted(&mut self, now: Micros, ticks: u64) {
-        if self.followed && ticks >= self.known.0 {
-            self.known = (ticks, now);
-            self.ticks = self.ticks.max(ticks.saturating_sub(self.behind()));
+    /// same time a little before: what they miss is still to come. Gives the moments that it was
+    /// taken to have passed and that are to come after all.
+    pub(crate) fn faulted(&mut self, now: Micros, ticks: u64) -> Option<Range<u64>> {
+        if !self.followed || ticks < self.known.0 {
+            return None;
         }
+        self.known = (ticks, now);
+        let reached = ticks.saturating_sub(self.behind());
+        let before = std::mem::replace(&mut self.ticks, reached);
+        if ticks < before {
+            return (reached < before).then_some(reached..before);
+        }
+        self.ticks = before.max(reached);
+        None
     }
 
     /// Moments that the estimate stays behind.
@@ -203,7 +215,21 @@ mod tests {
         progress.faulted(Micros(2_010), 700);
         assert_eq!(progress.ticks(), 700 - BEHIND_BLOCKS);
         progress.faulted(Micros(2_020), 300);
-        assert_eq!(progress.ticks(), 700 - BEHIND_BLOCKS, "it never goes back");
+        let ticks = progress.ticks();
+        assert_eq!(ticks, 700 - BEHIND_BLOCKS, "it was further already");
+    }
+
+    #[test]
+    fn a_fault_behind_what_time_told_takes_it_back() {
+        let mut progress = learned();
+        progress.estimate(Micros(2_500), None, None);
+        let (from, to) = (300 - BEHIND_BLOCKS, 500 - BEHIND_BLOCKS);
+        assert_eq!(progress.faulted(Micros(2_510), 300), Some(from..to));
+        assert_eq!(progress.ticks(), from);
+        progress.estimate(Micros(2_520), None, None);
+        assert_eq!(progress.ticks(), from + 10, "it goes on from there");
+        assert_eq!(progress.faulted(Micros(2_530), 400), None, "further on");
+        assert_eq!(progress.ticks(), 400 - BEHIND_BLOCKS);
     }
 
     /// As where kernels are given another pointer beside the same ones each time.
