@@ -517,7 +517,7 @@ fn what_launches_took_while_something_was_tried_in_vain_is_no_measure_for_what_i
     assert!(tried, "in vain");
     // The other table shows in a few launches that it had better stay.
     lookups.blocks = BLOCKS..2 * BLOCKS;
-    lookups.run(12);
+    lookups.run(14);
     assert_eq!(lookups.ordered("use-on-host"), BLOCKS);
     lookups.run(24);
     assert_eq!(lookups.ordered("use-on-host"), 2 * BLOCKS);

@@ -440,52 +440,81 @@ mod tests {
     const FIRST: u64 = 0x1000;
     const BLOCKS: u64 = 256;
 
-    /// A launch that goes through all blocks, all of which are on the device.
-    fn launch(engine: &mut Engine, now: u64, seq: u64) {
+    fn obtain(engine: &mut Engine, first: u64, blocks: u64, prefetched: bool) {
+        let range = Range {
+            address: first * BLOCK_BYTES,
+            bytes: blocks * BLOCK_BYTES,
+        };
+        let alloc = Event::Alloc {
+            range,
+            pool: false,
+            prefetched,
+            on_host: !prefetched,
+        };
+        engine.step(Micros(0), &alloc);
+    }
+
+    /// A launch that is given a pointer to that block, and has threads for all that lies there.
+    fn launch(engine: &mut Engine, now: u64, seq: u64, first: u64) {
         let launch = Launch {
             seq: Seq(seq),
             stream: StreamId(0),
             function: FunctionId(0),
             grid: [1 << 20, 1, 1],
             block: [1024, 1, 1],
-            words: &[FIRST * BLOCK_BYTES],
+            words: &[first * BLOCK_BYTES],
         };
         engine.step(Micros(now), &Event::Launch(launch));
+    }
+
+    fn fault(engine: &mut Engine, now: u64, block: u64) {
+        let fault = Event::Fault {
+            address: block * BLOCK_BYTES,
+            faults: 1,
+            by_host: false,
+        };
+        engine.step(Micros(now), &fault);
+    }
+
+    fn over(engine: &mut Engine, now: u64, seq: u64) {
+        let over = Event::Progress {
+            stream: StreamId(0),
+            seq: Seq(seq),
+        };
+        engine.step(Micros(now), &over);
+    }
+
+    #[test]
+    fn what_a_launch_was_known_to_use_tells_nothing_of_arguments_that_are_larger_than_fits() {
+        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+        let mut engine = Engine::new(config).unwrap();
+        let (small, large) = (FIRST, 2 * FIRST);
+        obtain(&mut engine, small, 20, false);
+        obtain(&mut engine, large, 40, false);
+        launch(&mut engine, 0, 1, small);
+        for block in small..small + 20 {
+            fault(&mut engine, 10, block);
+        }
+        over(&mut engine, 1_000, 1);
+        launch(&mut engine, 2_000, 2, large);
+        let front = engine.world.window.front().unwrap();
+        assert_eq!((front.set.len(), front.loose.len()), (0, 1));
     }
 
     #[test]
     fn what_a_launch_has_yet_to_come_to_after_all_is_ranked_anew() {
         let config = Config::new(PolicyKind::Foresight, Bytes(600 * BLOCK_BYTES));
         let mut engine = Engine::new(config).unwrap();
-        let range = Range {
-            address: FIRST * BLOCK_BYTES,
-            bytes: BLOCKS * BLOCK_BYTES,
-        };
-        let alloc = Event::Alloc {
-            range,
-            pool: false,
-            prefetched: true,
-            on_host: false,
-        };
-        engine.step(Micros(0), &alloc);
+        obtain(&mut engine, FIRST, BLOCKS, true);
         let mut commands = Vec::new();
         // Each takes a millisecond; the second one is half through by time.
-        launch(&mut engine, 0, 1);
-        let over = Event::Progress {
-            stream: StreamId(0),
-            seq: Seq(1),
-        };
-        engine.step(Micros(1_000), &over);
-        launch(&mut engine, 2_000, 2);
+        launch(&mut engine, 0, 1, FIRST);
+        over(&mut engine, 1_000, 1);
+        launch(&mut engine, 2_000, 2, FIRST);
         engine.decide(Micros(2_600), &mut commands);
         let before = engine.world.progress.ticks();
         assert!(before > 400, "{before}");
-        let fault = Event::Fault {
-            address: (FIRST + BLOCKS / 4) * BLOCK_BYTES,
-            faults: 1,
-            by_host: false,
-        };
-        engine.step(Micros(2_610), &fault);
+        fault(&mut engine, 2_610, FIRST + BLOCKS / 4);
         assert!(engine.world.progress.ticks() < 256, "a quarter");
         let changed = std::iter::from_fn(|| engine.world.blocks.next_changed());
         let changed: Vec<u32> = changed.collect();
