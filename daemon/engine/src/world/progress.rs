@@ -32,10 +32,10 @@ pub(crate) struct Progress {
     known: (u64, Micros),
     /// Shortest time that launches of an execution ID took.
     shortest_us: Map<u32, u64>,
-    /// Shortest time for a block in launches of a function that were followed, microseconds.
-    block_us: Map<u32, f64>,
     /// The same in an earlier run, perhaps on another machine: only until one is seen here.
     remembered_us: Map<u32, u64>,
+    /// Shortest time for a block in launches of a function that were followed, microseconds.
+    block_us: Map<u32, f64>,
 }
 
 impl Progress {
@@ -89,13 +89,10 @@ impl Progress {
             return None;
         }
         self.known = (ticks, now);
-        let reached = ticks.saturating_sub(self.behind());
-        let before = std::mem::replace(&mut self.ticks, reached);
-        if ticks < before {
-            return (reached < before).then_some(reached..before);
-        }
-        self.ticks = before.max(reached);
-        None
+        let (reached, before) = (ticks.saturating_sub(self.behind()), self.ticks);
+        let back = ticks < before;
+        self.ticks = if back { reached } else { before.max(reached) };
+        back.then_some(reached..before)
     }
 
     /// Moments that the estimate stays behind.
