@@ -41,11 +41,14 @@ pub enum Family {
     /// A few arrays, of which each kernel goes through one to three as a whole, often more than the
     /// device has: sorts, transforms, solvers.
     Passes,
+    /// Some rows of a table and all weights for every token, and caches that each of them copies, with
+    /// what is new, to memory that is free.
+    Caches,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 12] = [
+    pub const ALL: [Family; 13] = [
         Self::Sweep,
         Self::Training,
         Self::Phases,
@@ -58,6 +61,7 @@ impl Family {
         Self::Turns,
         Self::Gradients,
         Self::Passes,
+        Self::Caches,
     ];
 
     /// Its name, for reports.
@@ -75,6 +79,7 @@ impl Family {
             Self::Turns => "turns",
             Self::Gradients => "gradients",
             Self::Passes => "passes",
+            Self::Caches => "caches",
         }
     }
 
@@ -94,6 +99,7 @@ impl Family {
             Self::Turns => turns(&mut writer)?,
             Self::Gradients => gradients(&mut writer)?,
             Self::Passes => passes(&mut writer)?,
+            Self::Caches => caches(&mut writer)?,
         }
         Ok(writer.builder.finish())
     }
@@ -668,6 +674,61 @@ fn passes(writer: &mut Writer) -> Result<(), BuildError> {
                 _ => writer.kernel("combine", &[one, other, third], &[third])?,
             }
         }
+    }
+    Ok(())
+}
+
+fn caches(writer: &mut Writer) -> Result<(), BuildError> {
+    let Shape {
+        blocks,
+        launches,
+        iterations,
+        ..
+    } = writer.shape;
+    let layers = (launches / 3).clamp(1, blocks / 8);
+    let table = writer.obtain(blocks / 8)?;
+    let weights = writer.obtain(blocks * 3 / 8)?;
+    let arena = writer.obtain(blocks - blocks / 8 - blocks * 3 / 8 - 1)?;
+    let state = writer.obtain(1)?;
+    for memory in [table, weights, state] {
+        writer.hand_out(memory)?;
+    }
+    writer.builder.host(&[], &[table, weights])?;
+    writer.noise = Some(weights);
+    let weights = writer.cut(weights, layers);
+    // Room for the cache of each layer, and for two copies.
+    let mut free = writer.cut(arena, layers + 2);
+    let spare = free.len().min(2);
+    let mut caches = free.split_off(spare);
+    for cache in &caches {
+        writer.hand_out(*cache)?;
+    }
+    writer.kernel("fill", &[], &caches)?;
+    let rows = table.bytes / BLOCK_BYTES;
+    for iteration in 0..iterations {
+        writer.builder.iteration(u64::from(iteration))?;
+        let mut used: Vec<Region> = (0..rows.div_ceil(8))
+            .map(|_| Region {
+                address: table.address + writer.random.below(rows) * BLOCK_BYTES,
+                bytes: BLOCK_BYTES,
+            })
+            .collect();
+        used.sort_unstable();
+        used.dedup();
+        writer.pointers = Some(vec![table.address, state.address]);
+        writer.kernel("embed", &used, &[state])?;
+        for (weight, cache) in weights.iter().zip(&mut caches) {
+            let copy = free.remove(writer.random.below(free.len() as u64) as usize);
+            writer.hand_out(copy)?;
+            writer.kernel("append", &[*cache, state], &[copy])?;
+            writer.builder.unuse(cache.address)?;
+            free.push(std::mem::replace(cache, copy));
+            writer.kernel("attend", &[*cache, state], &[state])?;
+            writer.kernel("project", &[*weight, state], &[state])?;
+        }
+        // The host reads what came of it.
+        writer.sync = true;
+        writer.kernel("sample", &[state], &[])?;
     }
     Ok(())
 }
