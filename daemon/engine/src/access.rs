@@ -398,6 +398,13 @@ pub(crate) struct Argument {
     pub address: u64,
 }
 
+impl Argument {
+    /// Number of the block that it points into.
+    pub(crate) fn block(&self) -> u64 {
+        self.address / BLOCK_BYTES
+    }
+}
+
 /// What launches have in common that are given tensors of the same sizes, as far as can be told:
 /// the function and its geometry.
 pub(crate) fn geometry(launch: &Launch<'_>) -> u64 {

@@ -31,6 +31,8 @@ pub enum Reason {
     Births,
     /// Evicted: what is fetched in its place is needed sooner.
     Exchange,
+    /// Evicted: a frame is needed, and it is to be seen whether launches use it that are taken to.
+    Unproven,
     /// Evicted or dropped: more is on the device than the budget allows.
     Budget,
     /// Evicted: it came to the device, or was used, longest ago.
@@ -56,7 +58,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Needed,
         Self::UsedOnHost,
         Self::Correlated,
@@ -65,6 +67,7 @@ impl Reason {
         Self::Reserve,
         Self::Births,
         Self::Exchange,
+        Self::Unproven,
         Self::Budget,
         Self::LeastRecent,
         Self::Dead,
@@ -88,6 +91,7 @@ impl Reason {
             Self::Reserve => "reserve",
             Self::Births => "births",
             Self::Exchange => "exchange",
+            Self::Unproven => "unproven",
             Self::Budget => "budget",
             Self::LeastRecent => "least-recent",
             Self::Dead => "dead",
@@ -112,6 +116,7 @@ impl Reason {
             Self::Reserve => "too few frames were free for faults, and it is needed last",
             Self::Births => "births that come sooner than its next use need frames",
             Self::Exchange => "what is fetched in its place is needed sooner",
+            Self::Unproven => "a frame was needed, and it was to be seen whether launches use it",
             Self::Budget => "more was on the device than the budget allows",
             Self::LeastRecent => "it came to the device, or was used, longest ago",
             Self::Dead => "its content is dead, and its frame is wanted before it is born again",

@@ -4,6 +4,7 @@
 //! itself.
 
 mod arrival;
+mod needed;
 mod passage;
 
 use self::passage::Watch;
@@ -294,6 +295,7 @@ impl Engine {
                 + world.orders.table_bytes()
                 + world.visits.bytes()
                 + world.progress.bytes()
+                + world.proofs.bytes()
                 + world.decisions.bytes()
                 + self.identities.bytes()
                 + self.accesses.bytes()

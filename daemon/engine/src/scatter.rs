@@ -15,13 +15,14 @@
 
 mod slices;
 
-use self::slices::{Left, Slices, lies_together};
+pub(crate) use self::slices::Left;
+use self::slices::{Slices, lies_together};
 use crate::access::Argument;
 use crate::hash::Map;
 use crate::units::{BLOCK_BYTES, BlockId};
 
 /// Blocks from which it can be told.
-const EVIDENCE: u32 = 32;
+const EVIDENCE: u32 = 16;
 /// Evidence counts half as much when there is so much of it.
 const MEMORY: u32 = 1024;
 /// One in so many blocks that were used may be used by another launch, or by chance.

@@ -29,6 +29,9 @@ impl Share {
     /// Nothing says that it did not need all.
     pub(crate) const ALL: Self = Self { touched: 1, of: 1 };
 
+    /// What it needed of these is not known, and will not be taken to be needed again.
+    pub(crate) const UNKNOWN: Self = Self { touched: 0, of: 0 };
+
     /// Of the absent blocks it touched some and left the others alone. A few of the latter
     /// say nothing.
     pub(crate) fn new(touched: usize, left: usize) -> Self {
@@ -53,6 +56,10 @@ impl Usefulness {
     /// These bytes were there, or came meanwhile if `late`, for a launch that needed such a
     /// share of what it was taken to use.
     pub(crate) fn came_to(&mut self, bytes: u64, needed: Share, late: bool) {
+        if needed == Share::UNKNOWN {
+            self.taken_back(bytes);
+            return;
+        }
         let helped = needed.of(bytes);
         if late {
             self.late(helped);

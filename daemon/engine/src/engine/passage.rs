@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use super::Engine;
+use super::needed::Needed;
 use crate::access::{Access, Argument};
+use crate::scatter::seen;
 use crate::units::{BlockId, TICKS};
 use crate::usefulness::Share;
 use crate::world::World;
@@ -90,25 +92,33 @@ impl Engine {
                 self.accesses.left_alone(launch.exec, id, &world.memory);
             }
             let faulted = &self.watch.faulted;
-            // Launches that come again learn their own blocks one by one.
-            let needed = if sampled && world.history.lag().is_none() {
-                let touched = faulted.iter().filter(|&&id| launch.uses(id)).count();
-                Share::new(touched, left.len() - loose)
+            let known: (&[BlockId], &[BlockId]) = if sampled {
+                (faulted, &left)
             } else {
-                Share::ALL
+                (&[], &[])
             };
-            for &(_, slot) in &slots {
-                world.used(slot, launch.position, needed);
-            }
+            let scatter = &mut self.accesses.scatter;
             if sampled {
                 let away = |id, since| {
                     let block = world.blocks.find(id).map(|slot| world.blocks.get(slot));
                     block.is_some_and(|block| !block.holds_frame() && block.left < since)
                 };
-                let seen = (&faulted[..], &left[..]);
-                let scatter = &mut self.accesses.scatter;
-                scatter.observe(launch.position, &launch.arguments, seen, away);
+                scatter.observe(launch.position, &launch.arguments, known, away);
             }
+            let seen = seen(&launch.arguments, known.0, known.1);
+            // Launches that come again learn their own blocks one by one.
+            let alone = sampled && world.history.lag().is_none();
+            let used = seen.iter().filter(|&&(id, ..)| launch.uses(id)).copied();
+            let needed = Needed::new(&launch.arguments, used, scatter, alone);
+            for &(number, slot) in &slots {
+                world.used(slot, launch.position, needed.of(number));
+            }
+            let (launched, limit) = ((launch.exec, &launch.arguments), self.config.execution_ids);
+            world.proofs.observe(launched, &seen, limit * 4);
+            let blocks = &world.blocks;
+            let here = |&(_, slot): &(u64, u32)| blocks.get(slot).residency == Residency::Device;
+            let here = slots.iter().copied().filter(here);
+            world.proofs.offer(&launch.arguments, here);
             if !world.probes && world.enforce {
                 collect(&world.blocks, &launch.loose, &mut slots);
                 for &(_, slot) in &slots {

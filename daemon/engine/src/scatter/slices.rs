@@ -21,7 +21,7 @@ const BLOCKS: usize = 1 << 14;
 const EDGES: usize = 4;
 
 /// A block that a launch left alone, the argument that it belongs to, and where it lies.
-pub(super) type Left = (BlockId, Word, Seen);
+pub(crate) type Left = (BlockId, Word, Seen);
 
 /// What launches left alone of late that went through what they used in one go.
 #[derive(Debug, Default)]

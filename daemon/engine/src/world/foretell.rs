@@ -3,11 +3,59 @@
 //! Owns the questions about the future that policies ask. The answers come from the queued
 //! launches first, then from the place in the past that the present repeats.
 
-use super::block::Block;
+use super::block::{Block, Residency};
 use super::{NEVER, World};
 use crate::units::TICKS;
 
 impl World {
+    /// Whether arguments can be put to the test: what is away faults, and somebody tells.
+    fn tests(&self) -> bool {
+        self.probes && !self.remote && !self.without.feedback
+    }
+
+    /// Whether a block that is needed next at this moment is not to be fetched, to see whether the
+    /// launch that is taken to use it does.
+    pub(crate) fn withholds(&mut self, slot: u32, moment: u64) -> bool {
+        let position = moment / TICKS;
+        let block = self.blocks.get(slot);
+        let faults = self.tests() && !block.mapped && !block.stays;
+        // What may run already would be late.
+        if !faults || position <= self.running_end {
+            return false;
+        }
+        let arguments = match self.window.at(position) {
+            Some(launch) => Some(launch.arguments.clone()),
+            None => {
+                let lag = self.history.lag();
+                let like = lag.and_then(|lag| self.history.exec(position.checked_sub(lag)?));
+                like.and_then(|exec| self.proofs.arguments(exec))
+            }
+        };
+        let number = block.id.0;
+        arguments.is_some_and(|arguments| self.proofs.withhold(&arguments, number))
+    }
+
+    /// A block that leaves instead of one that is used at this moment, to see whether the launch that
+    /// is taken to use it does. It is taken to be used half as late at least.
+    pub(crate) fn candidate(&mut self, moment: u64) -> Option<u32> {
+        if !self.tests() {
+            return None;
+        }
+        let floor = self.moment();
+        while let Some(slot) = self.proofs.next_candidate() {
+            let block = self.blocks.get(slot);
+            let holds = block.residency == Residency::Device && block.content && !block.dead();
+            let may_leave = holds && !block.refused && !block.stays && !block.frees();
+            let in_time = |moment: u64| moment.saturating_sub(floor);
+            let next = self.next_use(slot);
+            let late = next > self.guard_end && in_time(next).saturating_mul(2) >= in_time(moment);
+            if may_leave && late {
+                return Some(slot);
+            }
+        }
+        None
+    }
+
     /// A block may be used by what runs now.
     pub(crate) fn running(&self, slot: u32) -> bool {
         self.used_until(slot, self.running_end * TICKS + TICKS - 1)
@@ -98,6 +146,7 @@ impl World {
         let declared = uses
             .repeated((matched + 1) * TICKS)
             .map_or(NEVER, |past| past + lag * TICKS);
+        let declared = declared.min(self.next_turn(block, lag));
         // What a launch used by chance is kept for the next time, and fetched only once it has
         // come true.
         if block.by_chance && block.again == 0 && !block.holds_frame() {
@@ -142,6 +191,20 @@ impl World {
         weighed.unwrap_or(NEVER)
     }
 
+    /// When what lives in a block is used next, if that is a turn of the program after launches used it
+    /// that came behind the one which made it.
+    /// The present may repeat what is several turns ago, when something else lived there, as where
+    /// a cache is copied, with what is new, to where the one before the last was.
+    fn next_turn(&self, block: &Block, lag: u64) -> u64 {
+        let lives = block.pool && block.content && !block.frees();
+        let turn = self.history.turn().filter(|&turn| turn < lag && lives);
+        turn.map_or(NEVER, |turn| {
+            let since = (self.history.head() - turn).max(block.born.into());
+            let used = block.uses.repeated((since + 1) * TICKS);
+            used.map_or(NEVER, |used| used + turn * TICKS)
+        })
+    }
+
     /// When a block that faulted, though nothing foretold it, is taken to do so again: whatever
     /// touched it comes again a cycle later, and then in more cycles than one, where it did before
     /// and the cycle was the same throughout.
@@ -164,7 +227,10 @@ impl World {
 mod tests {
     use super::*;
     use crate::units::BLOCK_BYTES;
+    use crate::units::{BlockId, Range};
+    use crate::world::block::Residency;
     use crate::{Bytes, Config, PolicyKind};
+    use std::iter;
 
     #[test]
     fn what_died_since_the_last_launch_is_born_again_like_all_else() {
@@ -184,6 +250,41 @@ mod tests {
         assert_eq!(world.history.lag(), Some(4));
         assert_eq!(world.blocks.live(), 0, "they are dead");
         assert_eq!(world.growth(floor + 4), 8);
+    }
+
+    #[test]
+    fn what_lives_is_used_a_turn_after_it_was_though_the_present_repeats_an_older_one() {
+        const TURN: u64 = 40;
+        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+        let mut world = World::new(&config);
+        let range = Range {
+            address: BLOCK_BYTES,
+            bytes: 2 * BLOCK_BYTES,
+        };
+        let stats = &mut Default::default();
+        world.alloc(range, true, Residency::Device, stats);
+        world.begin_part(range);
+        // The functions come again in each turn, with the same arguments in every other one.
+        for turn in 0..6_u64 {
+            for number in 0..TURN {
+                let exec = (turn % 2 * TURN + number) as u32;
+                world.history.push((exec, number as u32), iter::empty());
+            }
+        }
+        assert_eq!(world.history.lag(), Some(2 * TURN));
+        let slots = [1, 2].map(|block| world.blocks.find(BlockId(block)).unwrap());
+        // One was used in the last turn by what lives there, the other two turns ago by something
+        // else as well.
+        let head = world.history.head();
+        let (used, before) = (head - TURN + 8, head - 2 * TURN + 30);
+        for slot in slots {
+            world.blocks.will_use(slot, before * TICKS, 0, None);
+            world.blocks.set_running(used - 4);
+            world.blocks.set_content(slot, true);
+        }
+        world.blocks.will_use(slots[0], used * TICKS, 0, None);
+        let next = slots.map(|slot| world.next_use(slot) / TICKS);
+        assert_eq!(next, [used + TURN, before + 2 * TURN]);
     }
 
     #[test]

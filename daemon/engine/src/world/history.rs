@@ -352,6 +352,16 @@ impl History {
         }
     }
 
+    /// The launches of a turn, if it is known.
+    pub(crate) fn turn(&self) -> Option<u64> {
+        self.phase.turn(self.head())
+    }
+
+    /// The execution ID of the launch at a position, if it is remembered.
+    pub(crate) fn exec(&self, position: u64) -> Option<u32> {
+        self.entry(position).map(|entry| entry.exec)
+    }
+
     /// The newest launches, at most so many, oldest first: execution ID and live blocks.
     pub(crate) fn newest(&self, count: usize) -> Vec<(u32, u32)> {
         let skipped = self.ring.len().saturating_sub(count);

@@ -16,6 +16,7 @@ mod moves;
 pub(crate) mod orders;
 mod phase;
 pub(crate) mod progress;
+mod proof;
 mod runs;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -107,6 +108,8 @@ pub(crate) struct World {
     pub discard: bool,
     inflight_bytes: u64,
     block_limit: usize,
+    /// Whether launches use what their arguments are taken to mean.
+    pub proofs: proof::Proofs,
 }
 
 impl World {
@@ -144,6 +147,7 @@ impl World {
             discard: config.discard && !config.without.discard,
             inflight_bytes: config.inflight_bytes.0,
             block_limit: config.blocks,
+            proofs: proof::Proofs::default(),
         }
     }
 

@@ -111,6 +111,12 @@ impl Window {
         self.launches.front()
     }
 
+    /// The launch at a position, if it is under way.
+    pub(crate) fn at(&self, position: u64) -> Option<&Pending> {
+        let first = self.launches.front()?.position;
+        self.launches.get(position.checked_sub(first)? as usize)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.launches.len()
     }

@@ -203,6 +203,13 @@ fn make_room(
         if full || !(takes_calls || over) {
             return Stop::LinkFull;
         }
+        let slot = match world.candidate(key).filter(|_| !over) {
+            Some(candidate) => {
+                because = Reason::Unproven.for_need(because.rival);
+                candidate
+            }
+            None => slot,
+        };
         policy.ranks.take_out(slot);
         world.left.decide(policy.ranks.prepared(), world.capacity);
         world.order(now, Operation::Evict, slot, because, stats, commands);
@@ -382,8 +389,9 @@ fn fetch(
             (fetch, _) => fetch.is_some(),
         };
         if first && let Some((key, slot)) = fetch {
-            // A fault on the little that is used takes less than the whole block does.
-            if world.is_thin(slot) {
+            // A fault on the little that is used takes less than the whole block does; and it is to be
+            // seen whether more than that is used.
+            if world.is_thin(slot) || world.withholds(slot, key) {
                 policy.ranks.take_out(slot);
                 continue;
             }
