@@ -67,42 +67,6 @@ mod tests {
         assert!(3 * late <= 2 * early, "{late} blocks, {early} before");
     }
 
-    #[test]
-    fn a_table_of_which_few_rows_are_used_makes_room_for_the_rest() {
-        const TABLE: u64 = 64;
-        const WEIGHTS: u64 = 180;
-        let mut builder = ProgramBuilder::new("rows");
-        let parts = [(0, TABLE), (TABLE, WEIGHTS), (TABLE + WEIGHTS, 1)];
-        let [table, _, state] = parts.map(|(first, count)| blocks(first, count));
-        for (first, count) in parts {
-            let part = blocks(first, count);
-            builder.alloc(part.address, part.bytes).unwrap();
-            builder.use_(part.address, part.bytes).unwrap();
-            builder.host(&[], &[part]).unwrap();
-        }
-        for iteration in 0..24 {
-            builder.iteration(iteration).unwrap();
-            let rows = [0, 16, 48].map(|first| blocks(first + iteration * 7 % 16, 1));
-            let (time, written) = (Nanos::from_micros(100), [state]);
-            let spec = LaunchSpec {
-                sync: true,
-                pointers: Some(&[table.address, state.address]),
-                ..LaunchSpec::kernel("embed", time, &rows, &written)
-            };
-            builder.launch(spec).unwrap();
-            for layer in 0..6 {
-                let layer = blocks(TABLE + layer * WEIGHTS / 6, WEIGHTS / 6);
-                launch(&mut builder, "project", time, &[layer, state], &[state]);
-            }
-        }
-        // All but a quarter of the table has room.
-        let frames = TABLE * 3 / 4 + WEIGHTS + 1;
-        let outcome = checks::outcome(&builder.finish(), &ENTRY, frames as u32);
-        let late = outcome.iterations[12..].iter();
-        let most = late.map(|iteration| blocks_in(&iteration.totals)).max();
-        assert!(most <= Some(4), "{most:?} blocks");
-    }
-
     /// PyTorch's optimizers cut a large tensor so (`multi_tensor_apply`).
     #[test]
     fn an_argument_of_which_each_launch_uses_a_slice_is_fetched_in_time() {

@@ -226,11 +226,14 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::{Access, Argument};
     use crate::units::BLOCK_BYTES;
     use crate::units::{BlockId, Range};
-    use crate::world::block::Residency;
+    use crate::world::block::{Extent, Residency};
     use crate::{Bytes, Config, PolicyKind};
+    use crate::{Seq, StreamId};
     use std::iter;
+    use std::sync::Arc;
 
     #[test]
     fn what_died_since_the_last_launch_is_born_again_like_all_else() {
@@ -250,6 +253,75 @@ mod tests {
         assert_eq!(world.history.lag(), Some(4));
         assert_eq!(world.blocks.live(), 0, "they are dead");
         assert_eq!(world.growth(floor + 4), 8);
+    }
+
+    /// A launch is over that has a pointer to ten blocks, and is queued again; what it did to them is
+    /// not known. The slots of the first and the last block.
+    fn with_an_argument(residency: Residency) -> (World, [u32; 2]) {
+        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+        let mut world = World::new(&config);
+        let range = Range {
+            address: BLOCK_BYTES,
+            bytes: 10 * BLOCK_BYTES,
+        };
+        world.alloc(range, false, residency, &mut Default::default());
+        world.probes = true;
+        let argument = Argument {
+            function: 3,
+            word: 0,
+            shape: 0,
+            address: range.address,
+        };
+        let arguments = Arc::from([argument]);
+        world.proofs.observe((1, &arguments), &[], 100);
+        let blocks: Vec<_> = world.blocks.within(1, 11).collect();
+        for &(_, slot) in &blocks {
+            world.blocks.set_content(slot, true);
+        }
+        world.proofs.offer(&arguments, blocks.into_iter());
+        let access = Access {
+            set: Arc::from([Extent {
+                first: 1,
+                count: 10,
+            }]),
+            loose: Arc::from([]),
+            sweep: None,
+        };
+        let position = world.history.push((1, 3), iter::empty());
+        world
+            .window
+            .push((position, 1), (Seq(1), StreamId(0)), access, arguments);
+        let slots = [1, 10].map(|block| world.blocks.find(BlockId(block)).unwrap());
+        (world, slots)
+    }
+
+    #[test]
+    fn one_block_of_what_was_never_seen_to_be_used_is_not_fetched() {
+        let (mut world, [first, last]) = with_an_argument(Residency::Host);
+        let moment = world.history.head() * TICKS;
+        assert!(world.withholds(first, moment) && world.withholds(first, moment));
+        assert!(!world.withholds(last, moment), "one is enough");
+        assert!(!world.withholds(first, moment + TICKS), "no such launch");
+        world.running_end = world.history.head();
+        assert!(!world.withholds(first, moment), "it runs");
+        world.running_end = 0;
+        world.remote = true;
+        assert!(!world.withholds(first, moment), "nothing would fault");
+        let (mut blind, [first, _]) = with_an_argument(Residency::Host);
+        blind.probes = false;
+        assert!(!blind.withholds(first, moment), "nobody would tell");
+    }
+
+    #[test]
+    fn one_block_of_what_was_never_seen_to_be_used_leaves_first() {
+        let late = NEVER - 1;
+        let (mut world, [_, last]) = with_an_argument(Residency::Device);
+        assert_eq!(world.candidate(late), Some(last));
+        assert_eq!(world.candidate(late), None, "one is enough");
+        let (mut world, [_, last]) = with_an_argument(Residency::Device);
+        let queued = world.history.head() * TICKS;
+        world.blocks.will_use(last, queued, 0, None);
+        assert_eq!(world.candidate(late), None, "what is queued uses it sooner");
     }
 
     #[test]
