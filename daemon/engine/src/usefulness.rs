@@ -29,7 +29,7 @@ impl Share {
     /// Nothing says that it did not need all.
     pub(crate) const ALL: Self = Self { touched: 1, of: 1 };
 
-    /// What it needed of these is not known, and will not be taken to be needed again.
+    /// What it needed of these nobody knows: nothing is learned from them.
     pub(crate) const UNKNOWN: Self = Self { touched: 0, of: 0 };
 
     /// Of the absent blocks it touched some and left the others alone. A few of the latter

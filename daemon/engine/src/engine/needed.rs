@@ -35,7 +35,7 @@ pub(super) struct Needed {
 
 impl Needed {
     /// Of a launch with these pointers, of which that was seen. `alone`: the blocks that were away
-    /// are all that tells, as the launch was not there before.
+    /// are all that tells, as no cycle is known.
     pub(super) fn new(
         arguments: &[Argument],
         seen: impl Iterator<Item = Left>,
@@ -85,7 +85,7 @@ impl Needed {
         Self { parts, all }
     }
 
-    /// The share of a block by its number, and of those that are like it.
+    /// How much it needed of what is like the block of this number.
     pub(super) fn of(&self, number: u64) -> Share {
         let all = self.all.unwrap_or(Share::ALL);
         let before = self.parts.partition_point(|part| part.begin <= number);

@@ -192,9 +192,9 @@ impl World {
     }
 
     /// When what lives in a block is used next, if that is a turn of the program after launches used it
-    /// that came behind the one which made it.
-    /// The present may repeat what is several turns ago, when something else lived there, as where
-    /// a cache is copied, with what is new, to where the one before the last was.
+    /// that came behind the one which made it. The present may repeat what is several turns ago, when
+    /// something else lived there, as where a cache is copied, with what is new, to where the one
+    /// before the last was.
     fn next_turn(&self, block: &Block, lag: u64) -> u64 {
         let lives = block.pool && block.content && !block.frees();
         let turn = self.history.turn().filter(|&turn| turn < lag && lives);
