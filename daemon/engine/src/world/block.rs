@@ -101,8 +101,6 @@ pub(crate) struct Block {
     death_gap: u16,
     /// Something was written since it was born.
     pub content: bool,
-    /// Position of the launch that ran when it got what it holds; the lower half.
-    pub born: u32,
     /// The order in which it came to the device: the driver's list of migrated blocks.
     pub migrated: u64,
     /// Position of the last launch that used it and is over.
@@ -301,9 +299,6 @@ impl Blocks {
     pub(crate) fn set_content(&mut self, slot: u32, content: bool) {
         let block = &mut self.slots[slot as usize];
         let had = std::mem::replace(&mut block.content, content);
-        if content && !had {
-            block.born = self.running as u32;
-        }
         self.live = self.live + u64::from(content) - u64::from(had);
     }
 
@@ -387,7 +382,6 @@ impl Blocks {
             death: 0,
             death_gap: 0,
             content: false,
-            born: 0,
             migrated: 0,
             last_used,
             left: 0,

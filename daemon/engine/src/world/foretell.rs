@@ -191,16 +191,15 @@ impl World {
         weighed.unwrap_or(NEVER)
     }
 
-    /// When what lives in a block is used next, if that is a turn of the program after launches used it
-    /// that came behind the one which made it. The present may repeat what is several turns ago, when
-    /// something else lived there, as where a cache is copied, with what is new, to where the one
-    /// before the last was.
+    /// When what lives in a block is used next, if that is a turn of the program after it was last. The
+    /// present may repeat what is several turns ago, when something else lived there, as where a cache
+    /// is copied, with what is new, to where the one before the last was.
     fn next_turn(&self, block: &Block, lag: u64) -> u64 {
         let lives = block.pool && block.content && !block.frees();
         let turn = self.history.turn().filter(|&turn| turn < lag && lives);
         turn.map_or(NEVER, |turn| {
-            let since = (self.history.head() - turn).max(block.born.into());
-            let used = block.uses.repeated((since + 1) * TICKS);
+            let since = self.history.head() - turn + 1;
+            let used = block.uses.repeated(since * TICKS);
             used.map_or(NEVER, |used| used + turn * TICKS)
         })
     }
@@ -351,7 +350,6 @@ mod tests {
         let (used, before) = (head - TURN + 8, head - 2 * TURN + 30);
         for slot in slots {
             world.blocks.will_use(slot, before * TICKS, 0, None);
-            world.blocks.set_running(used - 4);
             world.blocks.set_content(slot, true);
         }
         world.blocks.will_use(slots[0], used * TICKS, 0, None);
