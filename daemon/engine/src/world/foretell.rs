@@ -19,10 +19,11 @@ impl World {
         let position = moment / TICKS;
         let block = self.blocks.get(slot);
         let faults = self.tests() && !block.mapped && !block.stays;
-        // What may run already would be late.
-        if !faults || position <= self.running_end {
+        if !faults {
             return false;
         }
+        // For what may run already it is too late to begin.
+        let more = position > self.running_end;
         let arguments = match self.window.at(position) {
             Some(launch) => Some(launch.arguments.clone()),
             None => {
@@ -32,7 +33,7 @@ impl World {
             }
         };
         let number = block.id.0;
-        arguments.is_some_and(|arguments| self.proofs.withhold(&arguments, number))
+        arguments.is_some_and(|arguments| self.proofs.withhold(&arguments, number, more))
     }
 
     /// A block that leaves instead of one that is used at this moment, to see whether the launch that
@@ -302,7 +303,10 @@ mod tests {
         assert!(!world.withholds(last, moment), "one is enough");
         assert!(!world.withholds(first, moment + TICKS), "no such launch");
         world.running_end = world.history.head();
-        assert!(!world.withholds(first, moment), "it runs");
+        assert!(world.withholds(first, moment), "nor while it runs");
+        let (mut running, [one, _]) = with_an_argument(Residency::Host);
+        running.running_end = running.history.head();
+        assert!(!running.withholds(one, moment), "it runs already");
         world.running_end = 0;
         world.remote = true;
         assert!(!world.withholds(first, moment), "nothing would fault");

@@ -168,7 +168,8 @@ impl Proofs {
     }
 
     /// Whether a block that a launch with these pointers is taken to use is not to be fetched for it.
-    pub(crate) fn withhold(&mut self, arguments: &[Argument], block: u64) -> bool {
+    /// `more`: it may be one that is not withheld yet.
+    pub(crate) fn withhold(&mut self, arguments: &[Argument], block: u64, more: bool) -> bool {
         if arguments.len() > POINTERS {
             return false;
         }
@@ -184,7 +185,7 @@ impl Proofs {
         if proof.withheld.contains(&block) {
             return true;
         }
-        let room = proof.withheld.len() < proof.room() as usize;
+        let room = more && proof.withheld.len() < proof.room() as usize;
         if room {
             proof.withheld.push(block);
         }
@@ -231,7 +232,7 @@ mod tests {
         let mut blocks = 100..200;
         blocks
             .by_ref()
-            .filter(|&block| proofs.withhold(&arguments, block))
+            .filter(|&block| proofs.withhold(&arguments, block, true))
             .count()
     }
 
@@ -285,8 +286,8 @@ mod tests {
         over(&mut proofs, 1_000, 0, 0);
         over(&mut proofs, 2_000, 0, 0);
         let next = arguments(3_000);
-        assert!(!proofs.withhold(&next, 3_001));
-        assert!(proofs.withhold(&next, 101), "that one does not");
+        assert!(!proofs.withhold(&next, 3_001, true));
+        assert!(proofs.withhold(&next, 101, true), "that one does not");
         assert!(proofs.arguments(3).is_some());
     }
 
@@ -295,7 +296,7 @@ mod tests {
         let mut proofs = Proofs::default();
         let many: Arc<[Argument]> = (0..POINTERS + 1).map(|_| arguments(5)[0]).collect();
         proofs.observe((4, &many), &[], LIMIT);
-        assert!(!proofs.withhold(&many, 101) && proofs.words.is_empty());
+        assert!(!proofs.withhold(&many, 101, true) && proofs.words.is_empty());
         proofs.observe((4, &arguments(5)), &[], 1);
         assert_eq!(proofs.words.len(), 1);
         let blocks = |_| (100..400).map(|number| (number, number as u32));
