@@ -67,6 +67,46 @@ mod tests {
         assert!(3 * late <= 2 * early, "{late} blocks, {early} before");
     }
 
+    /// Where all comes in time, nothing that a launch leaves alone is ever away when it runs.
+    #[test]
+    fn a_table_of_which_few_rows_are_used_makes_room_for_the_rest() {
+        const TABLE: u64 = 64;
+        const WEIGHTS: u64 = 180;
+        let mut builder = ProgramBuilder::new("rows");
+        let parts = [(0, TABLE), (TABLE, WEIGHTS), (TABLE + WEIGHTS, 1)];
+        let [table, _, state] = parts.map(|(first, count)| blocks(first, count));
+        for (first, count) in parts {
+            let part = blocks(first, count);
+            builder.alloc(part.address, part.bytes).unwrap();
+            builder.use_(part.address, part.bytes).unwrap();
+            builder.host(&[], &[part]).unwrap();
+        }
+        let time = Nanos::from_micros(10_000);
+        launch(&mut builder, "load", time, &[], &[table]);
+        for iteration in 0..30 {
+            builder.iteration(iteration).unwrap();
+            let mut rows = [0, 21, 42].map(|first| (first + iteration * 5) % TABLE);
+            rows.sort_unstable();
+            let (rows, written) = (rows.map(|row| blocks(row, 1)), [state]);
+            let spec = LaunchSpec {
+                sync: true,
+                pointers: Some(&[table.address, state.address]),
+                ..LaunchSpec::kernel("embed", time, &rows, &written)
+            };
+            builder.launch(spec).unwrap();
+            for layer in 0..6 {
+                let layer = blocks(TABLE + layer * WEIGHTS / 6, WEIGHTS / 6);
+                launch(&mut builder, "project", time, &[layer, state], &[state]);
+            }
+        }
+        // All but a quarter of the table has room.
+        let frames = TABLE * 3 / 4 + WEIGHTS + 1;
+        let outcome = checks::outcome(&builder.finish(), &ENTRY, frames as u32);
+        let late = outcome.iterations[20..].iter();
+        let moved: u64 = late.map(|iteration| blocks_in(&iteration.totals)).sum();
+        assert!(moved <= 40, "{moved} blocks in ten iterations");
+    }
+
     /// PyTorch's optimizers cut a large tensor so (`multi_tensor_apply`).
     #[test]
     fn an_argument_of_which_each_launch_uses_a_slice_is_fetched_in_time() {

@@ -145,7 +145,7 @@ impl Accesses {
             self.is_regular(word) && !self.scatter.is_scattered(word, false, false)
         };
         // Where two arguments begin in one block both must be.
-        let begin = |argument: &Argument| argument.address / BLOCK_BYTES;
+        let begin = Argument::block;
         let is_whole = |part: &Extent| {
             let mut all = arguments
                 .iter()
@@ -400,7 +400,7 @@ impl Accesses {
 /// Extents in which those of several arguments that lie side by side may be one, cut where
 /// arguments begin.
 fn by_argument(extents: &[Extent], arguments: &[Argument]) -> Vec<Extent> {
-    let begin = |argument: &Argument| argument.address / BLOCK_BYTES;
+    let begin = Argument::block;
     let mut begins: Vec<u64> = arguments.iter().map(begin).collect();
     begins.sort_unstable();
     let mut parts = Vec::with_capacity(extents.len() + begins.len());

@@ -440,10 +440,60 @@ fn fetch(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::access::Argument;
     use crate::units::Range;
     use crate::world::block::Residency;
     use crate::{Bytes, Config, PolicyKind};
+
+    #[test]
+    fn what_is_put_to_the_test_leaves_in_the_place_of_another() {
+        let evicted = |tested: Option<u64>| {
+            let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
+            let mut world = World::new(&config);
+            let mut stats = Stats::default();
+            for (first, count, residency) in [(1, 63, Residency::Device), (64, 10, Residency::Host)]
+            {
+                let range = Range {
+                    address: first * BLOCK_BYTES,
+                    bytes: count * BLOCK_BYTES,
+                };
+                world.alloc(range, false, residency, &mut stats);
+                for id in range.blocks() {
+                    let slot = world.blocks.find(id).unwrap();
+                    world.blocks.set_content(slot, true);
+                }
+            }
+            (world.was_full, world.probes) = (true, true);
+            if let Some(number) = tested {
+                let arguments = Arc::from([Argument {
+                    function: 3,
+                    word: 0,
+                    shape: 0,
+                    address: number * BLOCK_BYTES,
+                }]);
+                world.proofs.observe((1, &arguments), &[], 100);
+                let block = world.blocks.within(number, number + 1).collect::<Vec<_>>();
+                world.proofs.offer(&arguments, block.into_iter());
+            }
+            let mut policy = Foresight::default();
+            policy.ranks.refresh(&mut world);
+            let mut commands = Vec::new();
+            let now = Micros(1);
+            carry_out(&mut policy, now, &mut world, &mut stats, &mut commands);
+            let evicted = commands.iter().filter(|c| c.operation == Operation::Evict);
+            let evicted: Vec<u64> = evicted.map(|c| c.range.address / BLOCK_BYTES).collect();
+            evicted
+        };
+        let plain = evicted(None);
+        let [victim] = plain[..] else {
+            panic!("{plain:?}");
+        };
+        let other = if victim == 30 { 31 } else { 30 };
+        assert_eq!(evicted(Some(other)), [other]);
+    }
 
     #[test]
     fn what_leaves_while_frames_wait_for_content_is_counted() {
