@@ -14,7 +14,7 @@ use oversub_shim_core::capacity::{self, Budget, Facts, Placement};
 
 use crate::context::Place;
 use crate::state::{self, ALLOCATIONS, DEVICE_KIND_BYTES, POOL, STREAMS, WRITERS};
-use crate::{driver, log, order, session};
+use crate::{driver, executor, log, order, session};
 
 /// Host memory for managed memory to spill into, bytes, as found at the first question.
 static HOST_ROOM: AtomicU64 = AtomicU64::new(0);
@@ -235,7 +235,8 @@ fn prefetch(place: &Place, facts: &Facts, budget: Budget, allocation: &Allocatio
     if result.is_ok() { flags::ON_HOST } else { 0 }
 }
 
-/// Forgets the managed memory that begins at `address`, before the driver frees it.
+/// Forgets the managed memory that begins at `address`, before the driver frees it. Nothing is
+/// asked of the driver for that memory any more once this returns.
 pub fn forget(address: u64) -> Option<Allocation> {
     if state::active().is_some_and(|settings| settings.keeps_on_host()) {
         // The driver waits for the device before it frees. Told sooner, the daemon would
@@ -243,9 +244,13 @@ pub fn forget(address: u64) -> Option<Allocation> {
         // SAFETY: no arguments.
         unsafe { driver::cuCtxSynchronize() };
     }
-    let _writers = WRITERS.lock();
-    let allocation = ALLOCATIONS.remove(address)?;
-    session::push(&record(Kind::FREE, &allocation));
+    let allocation = {
+        let _writers = WRITERS.lock();
+        let allocation = ALLOCATIONS.remove(address)?;
+        session::push(&record(Kind::FREE, &allocation));
+        allocation
+    };
+    executor::wait_for_handed_over();
     Some(allocation)
 }
 

@@ -193,6 +193,11 @@ impl Session {
         word.map_or(0, |word| word.load(Ordering::Acquire))
     }
 
+    /// Nothing that the program launched since the session began is known to run still.
+    pub fn is_idle(&self) -> bool {
+        STREAMS.is_idle(|slot| self.progress(slot))
+    }
+
     /// Launches that the program had better be ahead of the device at most; 0: any number.
     #[inline]
     pub fn most_ahead(&self) -> u32 {

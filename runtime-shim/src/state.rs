@@ -1,7 +1,8 @@
 //! What the hooks share: settings, tables and locks.
 //!
-//! Order of locks, outer first: `ISSUE` (executor), `POOL`, `WRITERS`, `STREAM_WRITERS`,
-//! `FUNCTION_WRITERS`, those of `order`. The launch path takes none of them.
+//! Order of locks, outer first: `ISSUE` (executor), `HANDING_OVER` (what it asks of the driver),
+//! `POOL`, `WRITERS`, `STREAM_WRITERS`, `FUNCTION_WRITERS`, those of `order`. The launch path
+//! takes none of them.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;

@@ -330,6 +330,26 @@ fn a_fetch_does_not_wait_for_all_that_leaves() {
 }
 
 #[test]
+fn memory_is_not_freed_between_the_check_of_a_command_and_the_driver() {
+    let mut meeting = meeting("free", &[("FAKE_SLOW_TAKE_US", "300000")]);
+    let address = alloc(&mut meeting, 4 * MIB);
+    let mut session = meeting.session();
+    // The placement of new memory is one as well.
+    let before = meeting.program.ask("last takes");
+    let id = session.command(Operation::PREFETCH, address, 2 * MIB);
+    meeting
+        .program
+        .wait_for("last takes", |takes| takes != before);
+    assert_eq!(meeting.program.ask(&format!("free {address}")), "0");
+    session.wait_done(0, id);
+    assert_eq!(meeting.program.ask("last freed-while-taken"), "0");
+    let executed = &session.control().commands_executed;
+    let fetched = executed[usize::from(Operation::PREFETCH.0)].load(Ordering::Relaxed);
+    assert_eq!(fetched, 1);
+    meeting.program.quit();
+}
+
+#[test]
 fn memory_stays_on_the_host_by_command_and_migrates_again_by_another() {
     let mut meeting = meeting("on-host", &[]);
     let address = alloc(&mut meeting, 4 * MIB);

@@ -310,6 +310,15 @@ impl Streams {
         slot != SHARED_SLOT && !has_passed(word, marked) && !has_passed(word, near)
     }
 
+    /// The device has passed all that any slot was given a number for, as the slots' words say.
+    /// Of what shares a slot that is not known.
+    pub fn is_idle(&self, word: impl Fn(u8) -> u32) -> bool {
+        (0..STREAM_SLOTS as u8).all(|slot| match self.slot(slot).last.load(Ordering::SeqCst) {
+            0 => true,
+            last => slot != SHARED_SLOT && has_passed(word(slot), last),
+        })
+    }
+
     /// The stream in `slot`; for the legacy default stream 0. `None`: no stream.
     pub fn stream(&self, slot: u8) -> Option<Handle> {
         match self.slot(slot).handle.load(Ordering::Relaxed) {

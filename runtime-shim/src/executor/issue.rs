@@ -10,6 +10,7 @@ use oversub_protocol::ring::Reader;
 use oversub_shim_core::abi::{CuResult, Handle, Location};
 use oversub_shim_core::allocations::flags;
 use oversub_shim_core::commands::{Line, PIECE_COMMANDS, Piece, check};
+use oversub_shim_core::lock::Lock;
 use oversub_shim_core::pool::point::Turn;
 use oversub_shim_core::streams::has_passed;
 
@@ -19,6 +20,16 @@ use crate::order::{self, LANES, Lane};
 use crate::session::{self, Session, now_ns};
 use crate::state::{ALLOCATIONS, POOL};
 use crate::{driver, managed};
+
+/// Held from the look at what memory there is until the driver has what is asked for it.
+static HANDING_OVER: Lock<()> = Lock::new(());
+
+/// Waits until the driver has everything that is asked for memory which is no longer known: it
+/// is freed behind all of that, and nothing more is asked for it. The driver may check a call
+/// before the memory is gone and execute it after.
+pub fn wait_for_handed_over() {
+    drop(HANDING_OVER.lock());
+}
 
 /// The command ring makes no sense any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -195,13 +206,14 @@ impl<'a> Issuer<'a> {
     /// Moves the piece's ranges by one call; those of a piece that is not as it should be one by
     /// one, so that the one at fault is known.
     fn prefetch(&self, piece: &Piece, to: Location, stream: Handle) {
+        let _handing_over = HANDING_OVER.lock();
         let mut valid = [false; PIECE_COMMANDS];
         for (valid, command) in valid.iter_mut().zip(piece.commands()) {
             *valid = self.is_valid(command);
         }
         let valid = &valid[..piece.commands().len()];
         let call = |address, bytes| {
-            // SAFETY: managed memory, as checked; if freed meanwhile, the driver refuses.
+            // SAFETY: managed memory, as checked, which is not freed meanwhile.
             unsafe { driver::prefetch(address, bytes as usize, to, stream) }
         };
         if valid.iter().all(|valid| *valid) && call(piece.address(), piece.bytes()).is_ok() {
@@ -265,6 +277,7 @@ impl<'a> Issuer<'a> {
     /// its own to advise on.
     fn advise(&self, piece: &Piece) {
         for command in piece.commands() {
+            let _handing_over = HANDING_OVER.lock();
             if !self.is_valid(command) {
                 continue;
             }

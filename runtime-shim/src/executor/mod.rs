@@ -12,6 +12,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+pub use issue::wait_for_handed_over;
 use oversub_protocol::layout::STREAM_SLOTS;
 use oversub_shim_core::abi::CAPTURE_MODE_RELAXED;
 use oversub_shim_core::environment::Settings;

@@ -111,14 +111,19 @@ pub unsafe fn synchronize(real: Real<types::cuStreamSynchronize>, stream: Handle
     if !result.is_ok() {
         return result;
     }
-    session::with(|session| {
+    let is_idle = session::with(|session| {
         if let Some(mark) = mark {
             session.host_mark(slot, mark);
         }
         let seq = STREAMS.current() + 1;
         session.push_patient(&MemoryRecord::new(Kind::SYNC, slot, 0, seq, 0, 0));
+        session.is_idle()
     });
-    if let Some(place) = here() {
+    // The driver waits for the whole device before it frees, and what runs in another stream may
+    // wait for this very thread.
+    if is_idle == Some(true)
+        && let Some(place) = here()
+    {
         managed::trim(managed::pool_keep(&place));
     }
     result

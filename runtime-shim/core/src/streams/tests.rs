@@ -45,6 +45,20 @@ fn give(streams: &Streams, slot: u8) -> u64 {
 }
 
 #[test]
+fn the_device_is_idle_when_it_has_passed_all_that_any_stream_was_given() {
+    let streams = Streams::new();
+    assert!(streams.is_idle(|_| 0), "nothing was given");
+    let slot = streams.assign(0x5000, |_, _| true);
+    let [first, second] = [slot, LEGACY_SLOT].map(|slot| give(&streams, slot) as u32);
+    assert!(!streams.is_idle(|_| first), "the second runs");
+    let word = |slot| if slot == LEGACY_SLOT { second } else { 0 };
+    assert!(!streams.is_idle(word), "the first runs");
+    assert!(streams.is_idle(|_| second));
+    give(&streams, SHARED_SLOT);
+    assert!(!streams.is_idle(|_| u32::MAX / 2), "no one knows");
+}
+
+#[test]
 fn a_mark_is_true_only_while_no_one_else_is_between_number_and_launch() {
     let streams = Streams::new();
     let value = |own: Option<&Inside<'_>>| streams.mark(3, own).map(|mark| mark.value);
