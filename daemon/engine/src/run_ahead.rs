@@ -30,6 +30,8 @@ const SHARE: u64 = 20;
 /// Frames that wait cost nothing where the link has time to spare: content leaves for so much of the
 /// time at least.
 const BUSY: f64 = 0.3;
+/// Once a whole cycle was as the one before, it is left this share of that: what comes is known.
+const SURELY: f64 = 0.2;
 /// Where frames wait, the device is left so many times as much to do: what the program has launched
 /// is known exactly, which is worth more.
 const WAITING: f64 = 4.0;
@@ -47,6 +49,8 @@ pub(crate) struct RunAhead {
     pays: Option<f64>,
     least_us: f64,
     launches: Option<u32>,
+    /// A whole cycle was as the one before.
+    surely: bool,
     /// Since when the device is looked at, and for how long it had nothing to do since then.
     since: Micros,
     idle_us: u64,
@@ -79,6 +83,7 @@ impl Default for RunAhead {
             pays: None,
             least_us: LEAST_US,
             launches: None,
+            surely: false,
             since: Micros(0),
             idle_us: 0,
             out: Out::default(),
@@ -114,12 +119,15 @@ impl RunAhead {
                 (false, false) => None,
             }
         });
+        let lag = world.history.lag();
+        self.surely = lag.is_some_and(|lag| world.history.held() >= lag);
         self.launches = self.near(pace);
     }
 
     /// How near the device the program is kept, if it is.
     fn near(&self, pace: &Pace) -> Option<u32> {
-        let launches = pace.launches_on_average(self.pays? * self.least_us);
+        let share = if self.surely { SURELY } else { 1.0 };
+        let launches = pace.launches_on_average(self.pays? * share * self.least_us);
         let least = LEAST_LAUNCHES.max(4 * pace.stride());
         (launches < MOST_LAUNCHES).then(|| launches.max(least))
     }
@@ -230,6 +238,23 @@ mod tests {
         assert_eq!(near(1_000, 1.0), Some(50));
         assert_eq!(near(1_000, WAITING), Some(200), "what it launched is known");
         assert_eq!(near(10, 1.0), None, "nobody gets as far ahead");
+    }
+
+    #[test]
+    fn a_program_that_surely_repeats_itself_is_kept_nearer() {
+        let mut pace = Pace::default();
+        for launch in 1..1000 {
+            pace.passed(Micros(launch * 500), 1);
+        }
+        let ahead = |surely| RunAhead {
+            pays: Some(1.0),
+            surely,
+            ..RunAhead::default()
+        };
+        assert_eq!(
+            [false, true].map(|surely| ahead(surely).near(&pace)),
+            [Some(100), Some(20)]
+        );
     }
 
     #[test]
