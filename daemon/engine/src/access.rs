@@ -9,7 +9,7 @@
 //! may have been passed while another tensor lay there, and cuts this one: how far launches were
 //! seen to go holds for all of their shape, wherever they point. And where arguments of a shape
 //! point to one place after another, the last one, which no other pointer ends, goes no further
-//! than they do. Where a launch left alone all that lay behind some place, its arguments end there
+//! than they do, and none goes further than one did that lies in a small allocation. Where a launch left alone all that lay behind some place, its arguments end there
 //! (`ends`). Allocations that lie side by side are one where launches were seen to use them so
 //! (`world::runs`). An argument of more than half the device is taken as data-dependent: neither
 //! fetched ahead nor kept, until launches of the same function were seen to touch all of their
@@ -22,7 +22,7 @@ mod lessons;
 use std::sync::Arc;
 
 use self::correction::{Correction, Place};
-use self::ends::Ends;
+use self::ends::{Ends, NOWHERE};
 use crate::hash::{Map, mix};
 use crate::scatter::Scatter;
 use crate::units::{BLOCK_BYTES, Range};
@@ -98,6 +98,9 @@ pub(crate) struct Accesses {
     /// By [`shape`] of those that point to one place after another, the most bytes from such a
     /// pointer to the next one.
     gaps: Map<u64, u64>,
+    /// By [`shape`], the fewest bytes from such a pointer to the end of its plain allocation, or
+    /// [`NOWHERE`].
+    rests: Map<u64, u64>,
     /// By [`shape`], the last launch that used blocks of a part beyond the next pointer, and how
     /// many.
     strays: Map<u64, (u64, u32)>,
@@ -130,6 +133,7 @@ impl Accesses {
             habits: Map::default(),
             reaches: Map::default(),
             gaps: Map::default(),
+            rests: Map::default(),
             strays: Map::default(),
             ends: Ends::default(),
             corrections: Map::default(),
@@ -208,6 +212,14 @@ impl Accesses {
                 range.bytes = range.bytes.min(gap.max(seen));
                 small.bytes = small.bytes.min(range.bytes);
             }
+            if !object.part {
+                let rest = self.rest(shape, object).max(seen);
+                // Where much more lies there than that, the geometry may be one for all sizes.
+                if rest >= range.bytes / 2 {
+                    range.bytes = range.bytes.min(rest);
+                    small.bytes = small.bytes.min(rest);
+                }
+            }
             if !object.part
                 && let Some(end) = self.ends.of(shape)
             {
@@ -271,6 +283,19 @@ impl Accesses {
             *gap = object.extent.bytes.max(*gap);
         }
         None
+    }
+
+    /// How far an argument of this shape goes at most, as launches of one shape are given tensors of
+    /// one size and none goes beyond its allocation.
+    fn rest(&mut self, shape: u64, object: &Object) -> u64 {
+        if self.rests.len() >= self.limit * 4 && !self.rests.contains_key(&shape) {
+            return NOWHERE;
+        }
+        let rest = self.rests.entry(shape).or_insert(object.rest_bytes);
+        if *rest != NOWHERE {
+            *rest = object.rest_bytes.min(*rest);
+        }
+        *rest
     }
 
     /// What a launch uses, as far as faults have told.
@@ -376,7 +401,7 @@ impl Accesses {
     pub(crate) fn bytes(&self) -> u64 {
         let flags = self.tiled.capacity() + self.regular.capacity();
         let flags = flags + 2 * self.regular_words.capacity();
-        let reaches = self.reaches.capacity() + self.gaps.capacity();
+        let reaches = self.reaches.capacity() + self.gaps.capacity() + self.rests.capacity();
         let flags = flags + 2 * (self.beyond.capacity() + reaches);
         let flags = flags + 3 * self.strays.capacity();
         let habits = self.habits.capacity() * size_of::<((u32, u32), Habit)>();

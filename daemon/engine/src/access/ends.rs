@@ -16,7 +16,7 @@ use crate::world::memory::Memory;
 /// Blocks that are used, and that are left alone behind them, from which an end can be told.
 const LEAST: u32 = 16;
 /// It was believed to end, and did not.
-const NOWHERE: u64 = u64::MAX;
+pub(super) const NOWHERE: u64 = u64::MAX;
 
 /// Ends that were learned.
 #[derive(Debug, Default)]

@@ -2,6 +2,7 @@
 //! run to the next.
 
 use super::correction::{CORRECTIONS, STRIKES};
+use super::ends::NOWHERE;
 use std::sync::Arc;
 
 use super::{
@@ -207,6 +208,13 @@ impl Accesses {
             let key = (argument.function, argument.word);
             let each = self.wide.entry(key).or_insert(BYTES_PER_THREAD);
             *each = (*each * 2).min(MOST_BYTES_PER_THREAD * 2);
+        }
+        if let Some(argument) = before
+            && let Some(rest) = self.rests.get_mut(&argument.shape)
+            && block.address() >= argument.address.saturating_add(*rest)
+        {
+            // Launches of this shape are not given tensors of one size.
+            *rest = NOWHERE;
         }
         let mut further = None;
         if let Some(argument) = before

@@ -122,6 +122,67 @@ fn an_argument_that_goes_beyond_the_next_pointer_says_nothing_of_the_others() {
 }
 
 #[test]
+fn tensors_of_one_shape_end_with_the_smallest_allocation_that_one_of_them_lies_in() {
+    let (mut memory, mut accesses) = one_allocation();
+    let small = Range {
+        address: 0x200 * BLOCK_BYTES,
+        bytes: 24 * BLOCK_BYTES,
+    };
+    memory.insert(small, false, small.bytes);
+    // Up to another pointer.
+    pointer(&mut accesses, &mut memory, 1, ALLOCATION + 40 * BLOCK_BYTES);
+    let whole = [(0, 40)];
+    let used = |accesses: &mut Accesses, memory: &mut Memory, address| {
+        blocks(&pointer(accesses, memory, 0, address))
+    };
+    assert_eq!(used(&mut accesses, &mut memory, ALLOCATION), whole);
+    used(&mut accesses, &mut memory, small.address);
+    assert_eq!(used(&mut accesses, &mut memory, ALLOCATION), [(0, 24)]);
+    let other = blocks(&pointer(&mut accesses, &mut memory, 1, ALLOCATION));
+    assert_eq!(
+        other,
+        [(0, 24)],
+        "another argument, of which one began 24 blocks before the end"
+    );
+
+    let mut window = Window::new(10);
+    let access = accesses.access(5, (&[], &[]), (None, false), &memory);
+    window.push((1, 5), (Seq(1), StreamId(0)), access, Arc::from([]));
+    let running = window.front().expect("one is queued");
+    let geometry = geometry(&launch(&[]));
+    let argument = Argument {
+        shape: shape(geometry, 0),
+        ..ARGUMENT
+    };
+    accesses.missed(running, BlockId(0x100 + 24), (&[argument], false), &memory);
+    assert_eq!(
+        used(&mut accesses, &mut memory, ALLOCATION),
+        whole,
+        "not of one size"
+    );
+    used(&mut accesses, &mut memory, small.address);
+    assert_eq!(
+        used(&mut accesses, &mut memory, ALLOCATION),
+        whole,
+        "nor later"
+    );
+
+    let (mut memory, mut accesses) = one_allocation();
+    let tiny = Range {
+        bytes: 8 * BLOCK_BYTES,
+        ..small
+    };
+    memory.insert(tiny, false, tiny.bytes);
+    pointer(&mut accesses, &mut memory, 1, ALLOCATION + 40 * BLOCK_BYTES);
+    used(&mut accesses, &mut memory, tiny.address);
+    assert_eq!(
+        used(&mut accesses, &mut memory, ALLOCATION),
+        whole,
+        "so little says nothing"
+    );
+}
+
+#[test]
 fn tiles_end_where_the_next_one_begins() {
     let (mut memory, mut accesses) = one_allocation();
     let tile = |index: u64| ALLOCATION + index * 8 * BLOCK_BYTES;

@@ -466,11 +466,16 @@ mod tests {
 
     /// A launch that is given a pointer to that block, and has threads for all that lies there.
     fn launch(engine: &mut Engine, now: u64, seq: u64, first: u64) {
+        launch_of(engine, now, (seq, 1 << 20), first);
+    }
+
+    /// The same with so many thread blocks.
+    fn launch_of(engine: &mut Engine, now: u64, (seq, grid): (u64, u32), first: u64) {
         let launch = Launch {
             seq: Seq(seq),
             stream: StreamId(0),
             function: FunctionId(0),
-            grid: [1 << 20, 1, 1],
+            grid: [grid, 1, 1],
             block: [1024, 1, 1],
             words: &[first * BLOCK_BYTES],
         };
@@ -506,7 +511,8 @@ mod tests {
             fault(&mut engine, 10, block);
         }
         over(&mut engine, 1_000, 1);
-        launch(&mut engine, 2_000, 2, large);
+        // Not of the small one's size.
+        launch_of(&mut engine, 2_000, (2, 2 << 20), large);
         let front = engine.world.window.front().unwrap();
         assert_eq!((front.set.len(), front.loose.len()), (0, 1));
     }
