@@ -6,6 +6,7 @@
 pub mod daemon;
 
 use std::ffi::OsString;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -47,8 +48,6 @@ pub fn library() -> &'static Path {
 
 fn compile(sources: &[&str], output: &Path, flags: &[&str]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    // Several test processes may do this at the same time: each makes its own, then renames.
-    let own = output.with_extension(format!("{}", std::process::id()));
     let status = Command::new("cc")
         .args([
             "-g",
@@ -58,19 +57,37 @@ fn compile(sources: &[&str], output: &Path, flags: &[&str]) {
         ])
         .args(sources.iter().map(|source| folder.join(source)))
         .arg("-o")
-        .arg(&own)
+        .arg(output)
         .args(flags)
         .status()
         .unwrap();
     assert!(status.success(), "{sources:?} does not compile");
-    std::fs::rename(own, output).unwrap();
+}
+
+/// What changes with the sources of the fixtures, and with how they are compiled.
+fn fixtures_key() -> u64 {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let files = std::fs::read_dir(folder).unwrap();
+    let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    let mut hasher = DefaultHasher::new();
+    for file in files {
+        std::fs::read(file).unwrap().hash(&mut hasher);
+    }
+    include_str!("mod.rs").hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Folder with the counting driver and the programs.
 pub fn fixtures() -> &'static Path {
     static FIXTURES: OnceLock<PathBuf> = OnceLock::new();
     FIXTURES.get_or_init(|| {
-        let folder = target().join(format!("shim-fixtures-{}", std::process::id()));
+        let made = target().join(format!("shim-fixtures-{:016x}", fixtures_key()));
+        if made.is_dir() {
+            return made;
+        }
+        // Several test processes may do this at the same time: each makes its own, then renames.
+        let folder = made.with_extension(std::process::id().to_string());
         std::fs::create_dir_all(&folder).unwrap();
         let at = |name: &str| folder.join(name);
         let here = format!("-L{}", folder.display());
@@ -87,7 +104,11 @@ pub fn fixtures() -> &'static Path {
         compile(&["next.c"], &at("libfirst.so"), &["-shared", "-fPIC"]);
         let order = [&here, "-Wl,--no-as-needed", "-lfirst", "-llast"];
         compile(&["asks_next.c"], &at("asks_next"), &order);
-        folder
+        if std::fs::rename(&folder, &made).is_err() {
+            assert!(made.is_dir(), "{} cannot be made", made.display());
+            std::fs::remove_dir_all(&folder).unwrap();
+        }
+        made
     })
 }
 
