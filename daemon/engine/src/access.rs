@@ -9,8 +9,9 @@
 //! may have been passed while another tensor lay there, and cuts this one: how far launches were
 //! seen to go holds for all of their shape, wherever they point. And where arguments of a shape
 //! point to one place after another, the last one, which no other pointer ends, goes no further
-//! than they do, and none goes further than one did that lies in a small allocation. Where a launch left alone all that lay behind some place, its arguments end there
-//! (`ends`). Allocations that lie side by side are one where launches were seen to use them so
+//! than they do, and none goes further than one did that lies in a small allocation. Where a
+//! launch left alone all that lay behind some place, its arguments end there (`ends`).
+//! Allocations that lie side by side are one where launches were seen to use them so
 //! (`world::runs`). An argument of more than half the device is taken as data-dependent: neither
 //! fetched ahead nor kept, until launches of the same function were seen to touch all of their
 //! arguments, or all of that one.

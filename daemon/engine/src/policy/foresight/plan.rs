@@ -448,25 +448,43 @@ mod tests {
     use crate::world::block::Residency;
     use crate::{Bytes, Config, PolicyKind};
 
+    /// Of a device of 64 blocks 63 are in use, and ten lie on the host, in a pool or not. Those up to
+    /// this number have content.
+    fn crowded(pool: bool, live: u64) -> World {
+        let mut world = World::new(&Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES)));
+        for (first, count, residency) in [(1, 63, Residency::Device), (64, 10, Residency::Host)] {
+            let range = Range {
+                address: first * BLOCK_BYTES,
+                bytes: count * BLOCK_BYTES,
+            };
+            world.alloc(range, pool, residency, &mut Stats::default());
+            if pool {
+                world.begin_part(range);
+            }
+            for id in range.blocks() {
+                let slot = world.blocks.find(id).unwrap();
+                world.blocks.set_content(slot, id.0 <= live);
+            }
+        }
+        world.was_full = true;
+        world
+    }
+
+    /// The blocks that leave now.
+    fn evicted(world: &mut World) -> Vec<u64> {
+        let mut policy = Foresight::default();
+        policy.ranks.refresh(world);
+        let (mut stats, mut commands) = (Stats::default(), Vec::new());
+        carry_out(&mut policy, Micros(1), world, &mut stats, &mut commands);
+        let evicted = commands.iter().filter(|c| c.operation == Operation::Evict);
+        evicted.map(|c| c.range.address / BLOCK_BYTES).collect()
+    }
+
     #[test]
     fn what_is_put_to_the_test_leaves_in_the_place_of_another() {
-        let evicted = |tested: Option<u64>| {
-            let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
-            let mut world = World::new(&config);
-            let mut stats = Stats::default();
-            for (first, count, residency) in [(1, 63, Residency::Device), (64, 10, Residency::Host)]
-            {
-                let range = Range {
-                    address: first * BLOCK_BYTES,
-                    bytes: count * BLOCK_BYTES,
-                };
-                world.alloc(range, false, residency, &mut stats);
-                for id in range.blocks() {
-                    let slot = world.blocks.find(id).unwrap();
-                    world.blocks.set_content(slot, true);
-                }
-            }
-            (world.was_full, world.probes) = (true, true);
+        let leaves = |tested: Option<u64>| {
+            let mut world = crowded(false, u64::MAX);
+            world.probes = true;
             if let Some(number) = tested {
                 let arguments = Arc::from([Argument {
                     function: 3,
@@ -478,55 +496,22 @@ mod tests {
                 let block = world.blocks.within(number, number + 1).collect::<Vec<_>>();
                 world.proofs.offer(&arguments, block.into_iter());
             }
-            let mut policy = Foresight::default();
-            policy.ranks.refresh(&mut world);
-            let mut commands = Vec::new();
-            let now = Micros(1);
-            carry_out(&mut policy, now, &mut world, &mut stats, &mut commands);
-            let evicted = commands.iter().filter(|c| c.operation == Operation::Evict);
-            let evicted: Vec<u64> = evicted.map(|c| c.range.address / BLOCK_BYTES).collect();
-            evicted
+            evicted(&mut world)
         };
-        let plain = evicted(None);
+        let plain = leaves(None);
         let [victim] = plain[..] else {
             panic!("{plain:?}");
         };
         let other = if victim == 30 { 31 } else { 30 };
-        assert_eq!(evicted(Some(other)), [other]);
+        assert_eq!(leaves(Some(other)), [other]);
     }
 
     #[test]
     fn what_leaves_while_frames_wait_for_content_is_counted() {
         let count = |live: u64| {
-            let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
-            let mut world = World::new(&config);
-            let mut stats = Stats::default();
-            for (first, count, residency) in [(1, 63, Residency::Device), (64, 10, Residency::Host)]
-            {
-                let range = Range {
-                    address: first * BLOCK_BYTES,
-                    bytes: count * BLOCK_BYTES,
-                };
-                world.alloc(range, true, residency, &mut stats);
-                world.begin_part(range);
-                for id in range.blocks() {
-                    let slot = world.blocks.find(id).unwrap();
-                    world.blocks.set_content(slot, id.0 <= live);
-                }
-            }
-            world.was_full = true;
-            let mut policy = Foresight::default();
-            policy.ranks.refresh(&mut world);
-            let mut commands = Vec::new();
-            carry_out(
-                &mut policy,
-                Micros(1),
-                &mut world,
-                &mut stats,
-                &mut commands,
-            );
-            let evicted = commands.iter().filter(|c| c.operation == Operation::Evict);
-            (evicted.count(), world.left.others_wait(world.capacity))
+            let mut world = crowded(true, live);
+            let evicted = evicted(&mut world);
+            (evicted.len(), world.left.others_wait(world.capacity))
         };
         assert_eq!(count(63), (1, false));
         assert_eq!(count(63 - 4), (1, true), "one in sixteen frames");
