@@ -10,6 +10,7 @@
 //! until only the excess moves, a busy one leaves the link idle.
 
 mod exchange;
+mod late;
 mod marks;
 mod on_host;
 mod plan;

@@ -1,7 +1,7 @@
 //! Turns ranks into moves: evictions ahead of need, fetches by deadline, both at once.
 //!
-//! Owns the order of moves; how far ahead to fetch is [`super::reach`]'s to say, how many frames
-//! stay free [`super::reserve`]'s.
+//! Owns the order of moves; how far ahead to fetch is [`super::reach`]'s and [`super::late`]'s to say,
+//! how many frames stay free [`super::reserve`]'s.
 
 use super::rank::is_known;
 use super::{Foresight, reserve};
@@ -186,9 +186,10 @@ fn make_room(
             } else if !steering {
                 return withheld(policy);
             } else {
+                let mut due = |at| at < key && policy.ranks.is_late(world, at);
                 match need {
                     None => return Stop::Enough,
-                    Some(at) if policy.reach.allows(floor, at, key) => {
+                    Some(at) if due(at) || policy.reach.allows(floor, at, key) => {
                         Reason::Exchange.for_need(Some(at))
                     }
                     Some(_) => return Stop::NotSoonEnough,
@@ -446,7 +447,7 @@ mod tests {
     use crate::access::Argument;
     use crate::units::Range;
     use crate::world::block::Residency;
-    use crate::{Bytes, Config, PolicyKind};
+    use crate::{BlockId, Bytes, Config, PolicyKind};
 
     /// Of a device of 64 blocks 63 are in use, and ten lie on the host, in a pool or not. Those up to
     /// this number have content.
@@ -478,6 +479,30 @@ mod tests {
         carry_out(&mut policy, Micros(1), world, &mut stats, &mut commands);
         let evicted = commands.iter().filter(|c| c.operation == Operation::Evict);
         evicted.map(|c| c.range.address / BLOCK_BYTES).collect()
+    }
+
+    #[test]
+    fn victims_leave_early_where_the_link_has_no_time_for_all_fetches_later() {
+        const TURN: u64 = 80;
+        let leave = |launch_us: u64| {
+            let mut world = crowded(false, u64::MAX);
+            let head = 4 * TURN;
+            for position in 1..=head {
+                let number = (position % TURN) as u32;
+                world.history.push((number, number), std::iter::empty());
+                let at = Micros(1_000 + position * launch_us);
+                world.history.set_over(position, at);
+            }
+            // What is away is used 40 launches from now, what is there 60.
+            for number in 1..=73 {
+                let launch = head - TURN + if number > 63 { 40 } else { 60 };
+                let slot = world.blocks.find(BlockId(number)).unwrap();
+                world.blocks.will_use(slot, launch * TICKS, 0, None);
+            }
+            evicted(&mut world).len()
+        };
+        let (in_time, late) = (leave(1_000_000), leave(1));
+        assert!(late > in_time, "{late} {in_time}");
     }
 
     #[test]

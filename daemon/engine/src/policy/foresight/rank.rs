@@ -2,6 +2,7 @@
 //!
 //! Owns the keys and keeps them true at logarithmic cost per changed block.
 
+use super::late::{EVERY_US, Late, NEAR, by_launch, in_time};
 use crate::command::Queue;
 use crate::decision::{Standing, launch_at};
 use crate::policy::Stops;
@@ -18,12 +19,6 @@ const UNKNOWN: u64 = 1 << 61;
 const POSITIONS: u64 = 1 << 60;
 /// Births of queued launches for which room is made while nothing is learned.
 const QUEUED_BIRTHS: u64 = 32;
-/// The next births that are looked at one by one.
-const NEAR_BIRTHS: usize = 4096;
-/// They are looked at no more often than this, microseconds: some times what a block takes.
-const NEAR_EVERY_US: u64 = 500;
-/// Evictions for them begin so many times earlier than the link needs.
-const LEAD: f64 = 2.0;
 /// Overdue keys looked at in one go.
 const OVERDUE: usize = 1024;
 
@@ -54,6 +49,7 @@ pub(crate) struct Ranks {
     dying: Order,
     dies: Keys,
     near: Near,
+    late: Late,
     /// The order that each block was last put into, and its key there; none if it was taken out
     /// since.
     places: Vec<Place>,
@@ -187,7 +183,7 @@ impl Ranks {
     /// gives its frame back only where it was not handed out again, which a growth does not tell.
     pub(crate) fn near_births(&mut self, world: &World, free: i64) -> Option<(i64, u64)> {
         let since = self.near.at.map(|at| world.now.0.saturating_sub(at.0));
-        if since.is_none_or(|since| since >= NEAR_EVERY_US) {
+        if since.is_none_or(|since| since >= EVERY_US) {
             let short = self.short_of_births(world, free);
             let frames = short.map(|(short, at)| (short + free, at));
             let at = Some(world.now);
@@ -199,42 +195,28 @@ impl Ranks {
 
     /// As [`Ranks::near_births`], as of now.
     fn short_of_births(&self, world: &World, free: i64) -> Option<(i64, u64)> {
-        let lag = world.history.lag()?;
-        let floor = world.floor();
-        let past = |position: u64| position.checked_sub(1 + lag);
-        let over = past(floor);
+        world.history.lag()?;
         let block_us = BLOCK_BYTES as f64 / world.orders.rate(Queue::Out);
-        let in_time = |frames: i64, wait_us: u64| wait_us as f64 > frames as f64 * LEAD * block_us;
         let all = self.births.len() as i64 - free;
-        let mut births = self.births.iter().take(NEAR_BIRTHS).peekable();
-        let (mut count, mut most) = (0, None);
-        while let Some((key, _)) = births.next() {
-            count += 1;
-            let launch = key / TICKS;
-            if births
-                .peek()
-                .is_some_and(|&(next, _)| next / TICKS == launch)
-            {
-                continue;
-            }
-            let wait_us = if launch <= floor {
-                Some(0)
-            } else {
-                let between = |(over, until)| world.history.between(over, until);
-                over.zip(past(launch)).and_then(between)
-            };
+        let births = self.births.iter().take(NEAR).map(|(key, _)| key);
+        let mut most = None;
+        for (count, key, wait_us) in by_launch(world, births) {
             // Later ones wait longer.
-            let wait_us = match wait_us.map(|us| us.saturating_sub(world.since_us)) {
-                Some(wait_us) if !in_time(all, wait_us) => wait_us,
-                _ => break,
-            };
-            let short = count - free - self.dying.below(launch * TICKS) as i64;
-            let urgent = short > 0 && !in_time(short, wait_us);
+            if in_time(all, block_us, wait_us) {
+                break;
+            }
+            let short = count - free - self.dying.below(key / TICKS * TICKS) as i64;
+            let urgent = short > 0 && !in_time(short, block_us, wait_us);
             if urgent && most.is_none_or(|(most, _)| short > most) {
                 most = Some((short, key));
             }
         }
         most
+    }
+
+    /// Whether what is needed at this moment comes too late unless it is fetched now ([`Late::is`]).
+    pub(crate) fn is_late(&mut self, world: &World, need: u64) -> bool {
+        self.late.is(need, world, &self.absent)
     }
 
     /// Gives a block its place.

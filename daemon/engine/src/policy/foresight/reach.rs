@@ -16,7 +16,8 @@ use crate::world::block::Residency;
 /// wait. Where that brought a wait back it narrows slowly from then on, and each time half as fast,
 /// until it is narrower than then. Where a program waits long in a few launches of its cycle, as in
 /// the passes of an optimizer after a backward pass that leaves the link idle, it would take a dozen
-/// cycles to get there in steps: what the link had to spare before tells how wide it has to be.
+/// cycles to get there in steps: what the link had to spare before tells how wide it has to be. What
+/// the link would have no time for later is fetched whatever the reach ([`super::late`]).
 #[derive(Debug)]
 pub(crate) struct Reach {
     share: f64,
