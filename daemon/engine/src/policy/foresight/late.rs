@@ -6,6 +6,7 @@
 //! else to bring; to begin sooner would only cost victims that are needed sooner
 //! ([`super::reach`]). That is the earliest deadline first of real-time scheduling: the order of
 //! needs meets them all if any order does, and the first that it misses shows when to begin.
+//! Owns the answer, and the estimate of when launches come.
 
 use crate::command::Queue;
 use crate::policy::ranking::Order;
