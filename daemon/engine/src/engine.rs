@@ -248,7 +248,7 @@ impl Engine {
         if self.is_calm() && self.stats.launches >= BEGUN {
             Pace::MOST
         } else {
-            self.pace.stride()
+            self.pace.mark_stride()
         }
     }
 

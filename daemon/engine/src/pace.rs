@@ -4,6 +4,9 @@ use crate::units::Micros;
 
 /// Device time that a mark is wanted for.
 const MARK_US: f64 = 500.0;
+/// The same where it could not be told which of several launches had faulted, for so many launches.
+const CLOSE_US: f64 = 100.0;
+const CLOSE: u64 = 1024;
 /// Weight of the past in the mean duration.
 const SMOOTHING: f64 = 0.9;
 /// Launches over which the mean duration is taken as well: some turns of most programs. Of twice
@@ -17,6 +20,8 @@ pub(crate) struct Pace {
     launch_us: f64,
     /// Launches of late and the time that they took, microseconds.
     long: (u64, u64),
+    /// Launches for which marks are to come closer.
+    close: u64,
 }
 
 impl Default for Pace {
@@ -25,6 +30,7 @@ impl Default for Pace {
             since: Micros(0),
             launch_us: MARK_US,
             long: (0, 0),
+            close: 0,
         }
     }
 }
@@ -54,6 +60,12 @@ impl Pace {
             (count / 2, us / 2)
         };
         self.since = now;
+        self.close = self.close.saturating_sub(launches);
+    }
+
+    /// One of several launches faulted, and which is not known: marks between them would tell.
+    pub(crate) fn blurred(&mut self) {
+        self.close = CLOSE;
     }
 
     /// Mean time of a launch, microseconds.
@@ -82,12 +94,25 @@ impl Pace {
         now.0.saturating_sub(self.since.0)
     }
 
-    /// Launches between marks, 1 to 64. Where launches are short for a while, long ones may follow
+    /// Launches between marks that are put now, 1 to 64.
+    pub(crate) fn mark_stride(&self) -> u32 {
+        if self.close > 0 {
+            self.marked_every(CLOSE_US)
+        } else {
+            self.stride()
+        }
+    }
+
+    /// Launches between marks as a rule. Where launches are short for a while, long ones may follow
     /// at any time, and a mark between them tells where the program is: so it is the longer one of
     /// the two means that counts, and marks come twice as often at the most.
     pub(crate) fn stride(&self) -> u32 {
+        self.marked_every(MARK_US)
+    }
+
+    fn marked_every(&self, us: f64) -> u32 {
         let mean_us = self.launch_us.max(self.long_us());
-        (MARK_US / mean_us.max(1.0)).clamp(1.0, f64::from(Self::MOST)) as u32
+        (us / mean_us.max(1.0)).clamp(1.0, f64::from(Self::MOST)) as u32
     }
 }
 
@@ -106,6 +131,20 @@ mod tests {
             pace.passed(Micros(40_000 + turn * 5_000), 1);
         }
         assert_eq!(pace.stride(), 1);
+    }
+
+    #[test]
+    fn marks_come_closer_while_it_is_not_known_which_launch_faults() {
+        let mut pace = Pace::default();
+        for turn in 1..100 {
+            pace.passed(Micros(turn * 320), 8);
+        }
+        pace.blurred();
+        assert_eq!((pace.mark_stride(), pace.stride()), (2, 12));
+        pace.passed(Micros(31_680 + 40 * 1023), 1023);
+        assert_eq!(pace.mark_stride(), 2);
+        pace.passed(Micros(31_680 + 40 * 1024), 1);
+        assert_eq!(pace.mark_stride(), 12);
     }
 
     #[test]

@@ -316,6 +316,29 @@ fn what_the_next_launch_faults_on_is_no_word_on_the_one_that_the_device_has_pass
 }
 
 #[test]
+fn marks_come_closer_where_any_of_several_launches_may_have_faulted() {
+    let strides = |pointed: u64| {
+        let mut engine = Engine::new(config()).expect("a good configuration");
+        let other = obtain_two(&mut engine, BLOCKS, 2);
+        for seq in 1..=1_000 {
+            launch_of(&mut engine, seq, 1, &[other.address], 1);
+            end(&mut engine, 10 + seq * 45, seq);
+        }
+        for seq in 1_001..=1_000 + pointed {
+            launch_of(&mut engine, seq, 1, &[block(4).address], 1);
+        }
+        launch_of(&mut engine, 1_001 + pointed, 1, &[other.address], 1);
+        engine.decide(Micros(45_010), &mut Vec::new());
+        let before = engine.mark_stride();
+        // No pointer leads there but that to the same allocation.
+        fault(&mut engine, 45_020, 0, 8);
+        (before, engine.mark_stride())
+    };
+    assert_eq!(strides(1), (11, 11), "it can only be that one");
+    assert_eq!(strides(2), (11, 2));
+}
+
+#[test]
 fn an_argument_behind_which_all_is_left_alone_ends_there_in_queued_launches() {
     let config = Config::new(PolicyKind::Foresight, Bytes(1024 * BLOCK_BYTES));
     let mut engine = Engine::new(config).expect("a valid configuration");

@@ -268,6 +268,9 @@ impl Engine {
             let mut leads = running().filter(|launch| launch.arguments.iter().any(|a| points(&a)));
             let at_fault = leads.next();
             let certain = leads.next().is_none();
+            if !certain {
+                self.pace.blurred();
+            }
             // No pointer leads there: it can only be the one that runs, if that is known.
             let alone = at_fault.is_none() && end == position;
             if let Some(launch) = at_fault.or(alone.then_some(front)) {

@@ -4,7 +4,8 @@
 //! program whose launches use each time something else, the driver gives up what is used next to
 //! bring what is used now: a turn then moves many times what does not fit, though launches use
 //! whole blocks. What does not fit could lie on the host, and each use of it would cost the link
-//! about what it is large.
+//! about what it is large. What a running launch is known to use does not count: launches may come
+//! to it many times in a turn, and the link brings it ahead as far as it has time.
 
 use crate::units::BLOCK_BYTES;
 
@@ -15,7 +16,7 @@ const CHURN: u64 = 2;
 const TURNS: u64 = 2;
 
 /// The sums.
-#[derive(Debug, Default)]
+#[derive(PartialEq, Debug, Default)]
 pub(crate) struct Churn {
     /// Bytes that faults brought again since.
     again: u64,
@@ -29,7 +30,7 @@ pub(crate) struct Churn {
 
 impl Churn {
     /// A fault, or what the driver brings with it, moved so many bytes of a block that had been on
-    /// the device before.
+    /// the device before, and that no running launch was known to use.
     pub(crate) fn came(&mut self, bytes: u64) {
         self.again += bytes;
     }

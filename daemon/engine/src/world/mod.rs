@@ -352,6 +352,10 @@ impl World {
             let (address, floor) = (allocation.range.address, self.floor());
             if self.use_on_host && block.left > 0 {
                 self.visits.came(address, (bytes, arrives), floor);
+                // A launch that needs more than the link brings in time faults on what is yet to come.
+                if !self.running(slot) || block.surprised / TICKS == floor {
+                    self.visits.came_unforetold(bytes);
+                }
             }
         }
     }

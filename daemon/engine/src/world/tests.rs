@@ -9,7 +9,7 @@ use crate::{Bytes, PolicyKind};
 
 /// A world of one launch at position 1 that uses block 1 of two, which a prefetch has brought
 /// to the device and an eviction has taken away again while the launch ran.
-fn evicted_meanwhile() -> (World, u32) {
+pub(crate) fn evicted_meanwhile() -> (World, u32) {
     let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
     let mut world = World::new(&config);
     world.probes = true;

@@ -132,7 +132,6 @@ impl Visits {
     /// A fault, or what the driver brings with it, moved so many bytes of a block that had been on
     /// the device before; `arrives`: it was not there yet.
     pub(crate) fn came(&mut self, address: u64, (bytes, arrives): (u64, bool), floor: u64) {
-        self.churn.came(bytes);
         let visit = self.by_allocation.entry(address).or_default();
         if visit.count == 0 && visit.bytes == 0 {
             visit.since = floor;
@@ -141,6 +140,11 @@ impl Visits {
         visit.bytes += bytes;
         self.unseen += u64::from(arrives);
         self.looked_for |= visit.count >= VISITS || self.unseen >= VISITS;
+    }
+
+    /// So many of these bytes were of blocks that no launch was known to use.
+    pub(crate) fn came_unforetold(&mut self, bytes: u64) {
+        self.churn.came(bytes);
     }
 
     /// So many blocks with content have no frame.
@@ -385,6 +389,8 @@ impl Visits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::world::tests::evicted_meanwhile;
+    use crate::{Cause, Direction};
 
     const NOW: Micros = Micros(1_000_000);
     const TABLE: u64 = 1 << 40;
@@ -469,6 +475,7 @@ mod tests {
         let mut turn = |launch: u64, fetched: u64| {
             for _ in 0..64 {
                 visits.came(TABLE, (BLOCK_BYTES, true), launch);
+                visits.came_unforetold(BLOCK_BYTES);
             }
             for _ in 0..fetched {
                 visits.fetched(TABLE);
@@ -480,6 +487,29 @@ mod tests {
         let found = turn(10, 0).expect("two");
         assert_eq!((found.since, found.count), (10, 64));
         assert_eq!(turn(20, 64), None, "as much was brought ahead");
+    }
+
+    #[test]
+    fn what_a_running_launch_is_known_to_use_is_no_churn() {
+        let come = |known: bool| {
+            let (mut world, slot) = evicted_meanwhile();
+            world.use_on_host = true;
+            if !known {
+                world.blocks.will_not_use(slot, world.floor());
+            }
+            world.blocks.get_mut(slot).left = 1;
+            let id = world.blocks.get(slot).id;
+            let range = Range {
+                address: id.address(),
+                bytes: BLOCK_BYTES,
+            };
+            world.moved(range, Direction::In, Cause::Fault);
+            assert_eq!(world.visits.unseen, 1, "it came again");
+            world.visits.churn
+        };
+        let mut once = Churn::default();
+        once.came(BLOCK_BYTES);
+        assert_eq!([true, false].map(come), [Churn::default(), once]);
     }
 
     #[test]
