@@ -248,22 +248,25 @@ fn what_launches_in_the_queue_use_beyond_a_pointer_they_use_when_they_come_to_it
     const MOST: u64 = 600;
     const REST: u64 = 100;
     let capacity = Bytes(1_400 * BLOCK_BYTES);
-    let mut engine = Engine::new(Config::new(PolicyKind::Foresight, capacity)).unwrap();
-    let other = obtain_two(&mut engine, MOST, REST);
-    // Its pointer cuts the allocation in two for the others.
-    launch(&mut engine, 1, 2, &[block(MOST / 2).address]);
-    for seq in 2..50 {
-        match seq {
-            2 | 25 | 30 => launch(&mut engine, seq, 1, &[ADDRESS, other.address]),
-            _ => launch(&mut engine, seq, seq as u32, &[]),
+    // Taken for small, a launch was not followed on its way.
+    for cut in [MOST / 2, REST / 5] {
+        let mut engine = Engine::new(Config::new(PolicyKind::Foresight, capacity)).unwrap();
+        let other = obtain_two(&mut engine, MOST, REST);
+        // Its pointer cuts the allocation in two for the others.
+        launch(&mut engine, 1, 2, &[block(cut).address]);
+        for seq in 2..50 {
+            match seq {
+                2 | 25 | 30 => launch(&mut engine, seq, 1, &[ADDRESS, other.address]),
+                _ => launch(&mut engine, seq, seq as u32, &[]),
+            }
         }
+        end(&mut engine, 50, 1);
+        fault_and_end(&mut engine, 2, MOST);
+        end(&mut engine, 70_000, 24);
+        // It has come to the middle of both.
+        fault(&mut engine, 80_000, MOST / 2, 1);
+        assert_eq!(next_uses(&engine, other), [Some(30), Some(25)], "{cut}");
     }
-    end(&mut engine, 50, 1);
-    fault_and_end(&mut engine, 2, MOST);
-    end(&mut engine, 70_000, 24);
-    // It has come to the middle of both.
-    fault(&mut engine, 80_000, MOST / 2, 1);
-    assert_eq!(next_uses(&engine, other), [Some(30), Some(25)]);
 }
 
 /// A function that is given one tile of two blocks after another has gone through eight of them

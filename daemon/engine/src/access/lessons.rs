@@ -312,10 +312,16 @@ impl Accesses {
         if let Some(correction) = self.corrections.get(&exec) {
             correction.extend(&mut set, memory);
         }
-        (*set != *access.set).then(|| Access {
-            set: Arc::from(set),
-            loose: access.loose.clone(),
-            sweep: parts.map(Set::from),
+        (*set != *access.set).then(|| {
+            let blocks: u64 = set.iter().map(|extent| extent.count).sum();
+            if parts.is_none() && self.is_followed(blocks, false) {
+                parts = Some(by_argument(&set, arguments));
+            }
+            Access {
+                set: Arc::from(set),
+                loose: access.loose.clone(),
+                sweep: parts.map(Set::from),
+            }
         })
     }
 
