@@ -313,6 +313,7 @@ impl Accesses {
             correction.extend(&mut set, memory);
         }
         (*set != *access.set).then(|| {
+            // It may have been taken for small.
             let blocks: u64 = set.iter().map(|extent| extent.count).sum();
             if parts.is_none() && self.is_followed(blocks, false) {
                 parts = Some(by_argument(&set, arguments));

@@ -365,8 +365,13 @@ fn a_queued_launch_that_is_followed_is_followed_through_what_it_uses_beyond_a_po
         sweep: None,
         ..queued
     };
-    let longer = accesses.with_missed(6, &small, &[ARGUMENT], &memory);
-    assert!(longer.expect("it uses more").sweep.is_none(), "it is not");
+    // It was taken for small.
+    for (capacity, sweep) in [(100, Some(&[extent(48)][..])), (1_000, None)] {
+        accesses.set_capacity(capacity);
+        let longer = accesses.with_missed(6, &small, &[ARGUMENT], &memory);
+        let longer = longer.expect("it uses more");
+        assert_eq!(longer.sweep.as_deref(), sweep, "{capacity}");
+    }
 }
 
 #[test]

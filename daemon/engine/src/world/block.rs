@@ -261,6 +261,8 @@ pub(crate) struct Blocks {
     moving_out: u64,
     /// Blocks with content, wherever it lies.
     live: u64,
+    /// The most blocks that there were at a time.
+    most: u64,
     /// What becomes of blocks that are used by chance.
     pub chances: Chances,
     /// How far predictions came true.
@@ -288,6 +290,12 @@ impl Blocks {
     /// use if everything fitted.
     pub(crate) fn live(&self) -> u64 {
         self.live
+    }
+
+    /// How many more have had a place at some time than have content now: as many may get some, where
+    /// the program obtains no more memory than it has had.
+    pub(crate) fn without_content(&self) -> u64 {
+        self.most - self.live
     }
 
     /// The launch at this position runs now.
@@ -418,6 +426,7 @@ impl Blocks {
             }
         };
         self.index.insert(id.0, slot);
+        self.most = self.most.max(self.index.len() as u64);
         self.mark(slot);
         slot
     }

@@ -100,7 +100,9 @@ impl World {
         // when that launch was over, as was its like a cycle ago.
         let last = self.history.live_after(self.floor() - 1);
         let died = last.map_or(0, |last| u64::from(last).saturating_sub(self.blocks.live()));
-        i64::from(peak) - i64::from(before) + died as i64
+        let growth = i64::from(peak) - i64::from(before) + died as i64;
+        // What a cycle ago was used for the first time has content since then.
+        growth.min(self.blocks.without_content() as i64)
     }
 
     /// As [`World::growth`]; where the newest launch has other arguments than the one that it
@@ -235,10 +237,21 @@ mod tests {
     use std::iter;
     use std::sync::Arc;
 
-    #[test]
-    fn what_died_since_the_last_launch_is_born_again_like_all_else() {
+    /// A world with so many blocks of a pool that have no content.
+    fn empty_pool(blocks: u64) -> World {
         let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
         let mut world = World::new(&config);
+        let range = Range {
+            address: BLOCK_BYTES,
+            bytes: blocks * BLOCK_BYTES,
+        };
+        world.alloc(range, true, Residency::Unpopulated, &mut Default::default());
+        world
+    }
+
+    #[test]
+    fn what_died_since_the_last_launch_is_born_again_like_all_else() {
+        let mut world = empty_pool(8);
         // In each turn of four launches eight blocks have content when the last one is over, and die
         // before the next one.
         for _ in 0..64 {
@@ -253,6 +266,27 @@ mod tests {
         assert_eq!(world.history.lag(), Some(4));
         assert_eq!(world.blocks.live(), 0, "they are dead");
         assert_eq!(world.growth(floor + 4), 8);
+    }
+
+    #[test]
+    fn what_got_content_once_and_keeps_it_does_not_grow_again() {
+        let growth_with = |kept: u64| {
+            let mut world = empty_pool(8);
+            // In the course of the first turn each of them was used for the first time.
+            for launch in 0..36 {
+                let position = world.history.push((launch % 32, 0), std::iter::empty());
+                world
+                    .history
+                    .set_live(position, u64::from(launch / 4).min(8));
+            }
+            for id in 1..=kept {
+                let slot = world.blocks.find(BlockId(id)).unwrap();
+                world.blocks.set_content(slot, true);
+            }
+            assert_eq!((world.history.lag(), world.floor()), (Some(32), 37));
+            world.growth(world.floor() + 32)
+        };
+        assert_eq!([0, 5, 8].map(growth_with), [8, 3, 0]);
     }
 
     /// A launch is over that has a pointer to ten blocks, and is queued again; what it did to them is
@@ -363,8 +397,7 @@ mod tests {
 
     #[test]
     fn what_lived_a_cycle_ago_may_live_again_where_something_else_runs() {
-        let config = Config::new(PolicyKind::Foresight, Bytes(64 * BLOCK_BYTES));
-        let mut world = World::new(&config);
+        let mut world = empty_pool(24);
         let run = |world: &mut World, exec: u32, live: u64| {
             let position = world.history.push((exec, 0), std::iter::empty());
             world.history.set_live(position, live);
