@@ -1,6 +1,8 @@
 //! Programs made from a few numbers and a seed: the access patterns of the field, in small,
 //! for property tests, benchmarks and exhaustive comparison. Not a model of any one program.
 
+mod solvers;
+
 use super::builder::{BuildError, LaunchSpec, ProgramBuilder};
 use super::indexed::Indexed;
 use super::program::{Kind, Program};
@@ -44,11 +46,20 @@ pub enum Family {
     /// Some rows of a table and all weights for every token, and caches that each of them copies, with
     /// what is new, to memory that is free.
     Caches,
+    /// A large array slice by slice, to and fro, beside slices of two smaller ones: transport along
+    /// several directions.
+    Directions,
+    /// The same few kernels on one data set after the other, some times on each, whose results the
+    /// host waits for: chains, ensembles, folds.
+    Chains,
+    /// A matrix in tiles, diagonal by diagonal, each from the edges of two tiles before it, to which
+    /// no pointer leads: alignments, recurrences.
+    Fronts,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 13] = [
+    pub const ALL: [Family; 16] = [
         Self::Sweep,
         Self::Training,
         Self::Phases,
@@ -62,6 +73,9 @@ impl Family {
         Self::Gradients,
         Self::Passes,
         Self::Caches,
+        Self::Directions,
+        Self::Chains,
+        Self::Fronts,
     ];
 
     /// Its name, for reports.
@@ -80,6 +94,9 @@ impl Family {
             Self::Gradients => "gradients",
             Self::Passes => "passes",
             Self::Caches => "caches",
+            Self::Directions => "directions",
+            Self::Chains => "chains",
+            Self::Fronts => "fronts",
         }
     }
 
@@ -100,6 +117,9 @@ impl Family {
             Self::Gradients => gradients(&mut writer)?,
             Self::Passes => passes(&mut writer)?,
             Self::Caches => caches(&mut writer)?,
+            Self::Directions => solvers::directions(&mut writer)?,
+            Self::Chains => solvers::chains(&mut writer)?,
+            Self::Fronts => solvers::fronts(&mut writer)?,
         }
         Ok(writer.builder.finish())
     }
