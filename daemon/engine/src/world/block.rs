@@ -295,7 +295,7 @@ impl Blocks {
     /// How many more have had a place at some time than have content now: as many may get some, where
     /// the program obtains no more memory than it has had.
     pub(crate) fn without_content(&self) -> u64 {
-        self.most - self.live
+        self.most.saturating_sub(self.live)
     }
 
     /// The launch at this position runs now.
