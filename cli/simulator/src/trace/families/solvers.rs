@@ -60,9 +60,11 @@ pub(super) fn chains(writer: &mut Writer) -> Result<(), BuildError> {
         writer.hand_out(data)?;
         writer.hand_out(state)?;
         writer.builder.host(&[], &[data])?;
-        writer.kernel("fill", &[], &[state])?;
         writer.noise = writer.noise.or(Some(data));
         sets.push([data, state]);
+    }
+    for [_, state] in &sets {
+        writer.kernel("fill", &[], &[*state])?;
     }
     let steps = (launches / chains / 2).max(2);
     for iteration in 0..iterations {
