@@ -19,11 +19,13 @@
 mod correction;
 mod ends;
 mod lessons;
+mod parts;
 
 use std::sync::Arc;
 
 use self::correction::{Correction, Place};
 use self::ends::{Ends, NOWHERE};
+use self::parts::Parts;
 use crate::hash::{Map, mix};
 use crate::scatter::Scatter;
 use crate::units::{BLOCK_BYTES, Range};
@@ -106,6 +108,7 @@ pub(crate) struct Accesses {
     /// many.
     strays: Map<u64, (u64, u32)>,
     ends: Ends,
+    parts: Parts,
     corrections: Map<u32, Correction>,
     /// Functions that were given pointers into the middle of pool parts: the others mean
     /// parts whole.
@@ -137,6 +140,7 @@ impl Accesses {
             rests: Map::default(),
             strays: Map::default(),
             ends: Ends::default(),
+            parts: Parts::default(),
             corrections: Map::default(),
             tiled: Map::default(),
             beyond: Map::default(),
@@ -333,6 +337,9 @@ impl Accesses {
                 strict.push(extent);
             }
         }
+        let known = self.parts.of(exec, &loose, memory);
+        parts.extend_from_slice(&known);
+        whole.extend(known);
         let blocks = |extents: &[Extent]| extents.iter().map(|extent| extent.count).sum::<u64>();
         let mut sweep = self
             .is_followed(blocks(&parts), exact)
@@ -410,7 +417,8 @@ impl Accesses {
         let corrections = self.corrections.capacity() * size_of::<(u32, Correction)>();
         let shared = self.shared.capacity() * size_of::<(u32, Access)>();
         let lists = self.places * size_of::<Place>() + self.extents * size_of::<Extent>();
-        (flags * 8 + wide + corrections + shared + lists + self.ends.bytes()) as u64
+        (flags * 8 + wide + corrections + shared + lists + self.ends.bytes() + self.parts.bytes())
+            as u64
     }
 }
 

@@ -458,6 +458,8 @@ fn a_table_that_is_found_while_others_are_compared_is_tried_with_them() {
         let launches = launches.count();
         // So many rows show soon of the other one that these had better stay.
         (lookups.blocks, lookups.rows) = (BLOCKS..2 * BLOCKS, 48);
+        // Which take no longer for that.
+        lookups.fault_us = 150;
         launches
     };
     until_found(BLOCKS);

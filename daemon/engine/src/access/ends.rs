@@ -83,6 +83,9 @@ impl Ends {
             };
             let behind = behind[index];
             let all = behind.used >= LEAST && behind.left >= LEAST && behind.last < behind.first;
+            // Not the last of several slices, whose place is told by a number.
+            let before = behind.last + 1 - argument.block().min(behind.last);
+            let all = all && u64::from(behind.used) * 2 >= before;
             let room = self.bytes.len() < limit || self.bytes.contains_key(&argument.shape);
             if !all || !room || memory.plain_end(argument.address).is_none() {
                 continue;
@@ -274,6 +277,15 @@ mod tests {
         assert_eq!(sooner, (false, [Some(44), None, Some(44)]));
         let last = learn(&mut ends, &blocks(60..80), &blocks(80..100));
         assert_eq!(last, (true, [Some(44), Some(20), Some(44)]));
+    }
+
+    #[test]
+    fn what_is_used_far_behind_a_pointer_is_a_slice_and_no_end() {
+        let mut ends = Ends::default();
+        let slice = learn(&mut ends, &blocks(30..46), &blocks(46..62));
+        assert_eq!(slice, (false, [None; 3]));
+        let most = learn(&mut ends, &blocks(20..41), &blocks(41..60));
+        assert_eq!(most, (true, [Some(41), None, Some(41)]));
     }
 
     #[test]

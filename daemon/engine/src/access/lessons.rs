@@ -124,6 +124,17 @@ impl Accesses {
         self.ends.learn(arguments, seen, (memory, self.limit * 4))
     }
 
+    /// The same of one that was taken to use some of these blocks, and whether it is learned which
+    /// part it uses.
+    pub(crate) fn see_parts(
+        &mut self,
+        exec: u32,
+        seen: (&[BlockId], &[BlockId]),
+        memory: &Memory,
+    ) -> bool {
+        self.parts.learn(exec, seen, (memory, self.limit))
+    }
+
     /// What a launch uses that was taken to use `access` before it was known where its arguments
     /// end; none if it is the same.
     pub(crate) fn cut(
@@ -307,6 +318,12 @@ impl Accesses {
                     part.count = part.count.max(extent.count);
                 }
             }
+        }
+        let known = self.parts.of(exec, &access.loose, memory);
+        set.extend_from_slice(&known);
+        for &extent in &known {
+            let parts = parts.iter_mut().filter(|parts| !parts.contains(&extent));
+            parts.for_each(|parts| parts.push(extent));
         }
         normalize(&mut set);
         if let Some(correction) = self.corrections.get(&exec) {

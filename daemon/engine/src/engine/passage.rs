@@ -81,6 +81,10 @@ impl Engine {
                 let parts = sampled && {
                     let touched = faulted.iter().filter(|&&id| covers(&launch.loose, id));
                     let touched: Vec<BlockId> = touched.copied().collect();
+                    let seen = (&touched[..], left);
+                    if (self.accesses).see_parts(launch.exec, seen, memory) {
+                        self.missed.push(launch.exec);
+                    }
                     (self.accesses).observe_arguments(&launch.arguments, &touched, left)
                 };
                 if whole || parts {
@@ -299,12 +303,7 @@ impl Engine {
             }
         }
         let lag = self.world.history.lag();
-        let block = self.world.blocks.get_mut(slot);
-        let kind = block.kind;
-        let parted = std::mem::take(&mut block.parted);
-        if parted && lag.is_some_and(|lag| position.saturating_sub(block.left) <= lag) {
-            self.world.blocks.chances.missed(kind);
-        }
+        self.world.blocks.came_back(slot, position, lag);
         if !foretold {
             let kind = expected.then(|| self.kind_at(address));
             let block = self.world.blocks.get_mut(slot);

@@ -113,6 +113,8 @@ pub(crate) struct Block {
     pub surprised: u64,
     /// How often in a row it did so again after whole cycles.
     pub again: u8,
+    /// Launches from the time before, if they were fewer than a cycle; else 0.
+    pub sooner: u32,
     /// The launch was known to use some of the memory around it.
     pub by_chance: bool,
     /// What for.
@@ -121,6 +123,10 @@ pub(crate) struct Block {
     pub habit: Habit,
     /// It left the device since then, and was not missed yet.
     pub parted: bool,
+    /// It was missed later than a cycle after it had left, the last time.
+    pub fleeting: bool,
+    /// How often in a row it was missed sooner than others stay that are used by chance.
+    pub popular: u8,
     /// Came by a prefetch and was not used since.
     pub unproven: bool,
     /// It came by a prefetch, and the launch that runs is taken to have used it since.
@@ -159,6 +165,11 @@ impl Block {
     /// it dies.
     pub(crate) fn frees(&self) -> bool {
         self.pool && self.lives > 0 && self.ends == self.lives && self.breaks.count_ones() == 1
+    }
+
+    /// It takes a frame, and faults alone filled a part of it.
+    pub(crate) fn is_partly_there(&self) -> bool {
+        self.residency == Residency::Device && u64::from(self.device_bytes) < BLOCK_BYTES
     }
 
     /// A part of it was taken back, which the device may still use.
@@ -217,6 +228,9 @@ impl Block {
             };
             (1..=most).any(|cycles| passed.abs_diff(cycles * lag) <= SLACK)
         });
+        let passed = position.saturating_sub(self.surprised / TICKS);
+        let within = |lag: &u64| self.surprised > 0 && passed < *lag;
+        self.sooner = lag.filter(within).map_or(0, |_| passed as u32);
         self.again = if again {
             self.again.saturating_add(1)
         } else {
@@ -396,10 +410,13 @@ impl Blocks {
             uses: Uses::default(),
             surprised: 0,
             again: 0,
+            sooner: 0,
             by_chance: false,
             kind: Kind::default(),
             habit: Habit::default(),
             parted: false,
+            fleeting: false,
+            popular: 0,
             unproven: false,
             presumed: false,
             guessed: false,
@@ -466,10 +483,31 @@ impl Blocks {
             if block.by_chance && residency == Residency::Host {
                 block.parted = true;
                 self.chances.left(block.kind);
+                if block.popular == 0 {
+                    let since = block.surprised / TICKS;
+                    self.chances.stayed(block.left.saturating_sub(since));
+                }
             }
         }
         self.frames = self.frames + u64::from(holds) - u64::from(held);
         self.moving_out = self.moving_out + u64::from(leaves) - u64::from(out);
+    }
+
+    /// A block faulted while the launch at `position` ran: what that tells of it, if it is used by
+    /// chance and had left.
+    pub(crate) fn came_back(&mut self, slot: u32, position: u64, lag: Option<u64>) {
+        let block = &mut self.slots[slot as usize];
+        if !std::mem::take(&mut block.parted) {
+            return;
+        }
+        let away = position.saturating_sub(block.left);
+        block.popular = self.chances.popular(block.popular, away);
+        if let Some(lag) = lag {
+            block.fleeting = away > lag;
+            if !block.fleeting {
+                self.chances.missed(block.kind);
+            }
+        }
     }
 
     /// Puts a resident block at the tail of the driver's list again; its new place there.

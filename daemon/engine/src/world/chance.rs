@@ -11,6 +11,10 @@ use crate::hash::Map;
 const EVIDENCE: u32 = 32;
 /// Evidence counts half as much when there is so much of it.
 const MEMORY: u32 = 512;
+/// Blocks of which a mean is taken.
+const STAYS: u64 = 64;
+/// Each time in a row that a block is missed soon it stays twice as long, so often at most.
+const MOST_POPULAR: u8 = 6;
 
 /// Blocks that left the device, and of them those that were missed within a cycle.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +32,9 @@ pub(crate) struct Kind(u32);
 pub(crate) struct Chances {
     kinds: Map<(u32, u32), u32>,
     returns: Vec<Returns>,
+    /// Launches that blocks of all kinds stay of which nothing else is known, in the mean, times
+    /// [`STAYS`].
+    stay: u64,
 }
 
 impl Chances {
@@ -58,6 +65,29 @@ impl Chances {
                 returns.missed /= 2;
             }
         }
+    }
+
+    /// A block stayed for so many launches, though nothing was known of it but that it came.
+    pub(crate) fn stayed(&mut self, launches: u64) {
+        self.stay = if self.stay == 0 {
+            launches.saturating_mul(STAYS)
+        } else {
+            self.stay - self.stay / STAYS + launches
+        };
+    }
+
+    /// How often in a row a block was missed soon, if it was again after so many launches.
+    pub(crate) fn popular(&self, before: u8, away: u64) -> u8 {
+        if away <= self.stay / STAYS {
+            (before + 1).min(MOST_POPULAR)
+        } else {
+            0
+        }
+    }
+
+    /// How many launches longer than others a block stays that was missed soon so often.
+    pub(crate) fn longer(&self, popular: u8) -> u64 {
+        (self.stay / STAYS).saturating_mul((1 << popular) - 1)
     }
 
     /// A block of this kind faulted within a cycle of having left.
@@ -97,6 +127,25 @@ mod tests {
             chances.missed(kind);
         }
         (chances, kind)
+    }
+
+    #[test]
+    fn what_is_missed_sooner_than_others_stay_stays_longer_each_time() {
+        let mut chances = Chances::default();
+        assert_eq!(chances.longer(MOST_POPULAR), 0, "nothing is known");
+        for _ in 0..1_000 {
+            chances.stayed(20);
+        }
+        assert_eq!((chances.popular(0, 20), chances.popular(3, 21)), (1, 0));
+        assert_eq!(
+            [0, 1, 2].map(|popular| chances.longer(popular)),
+            [0, 20, 60]
+        );
+        assert_eq!(chances.popular(MOST_POPULAR, 1), MOST_POPULAR);
+        for _ in 0..1_000 {
+            chances.stayed(4);
+        }
+        assert!(chances.longer(1) <= 5, "it is another program");
     }
 
     #[test]

@@ -155,11 +155,17 @@ impl World {
         if block.by_chance && block.again == 0 && !block.holds_frame() {
             return declared;
         }
-        let again = self.next_surprise(block, lag, from);
-        let lasts = block.by_chance && self.blocks.chances.lasts(block.kind);
+        // It may be used more often than once in each.
+        let often = if block.by_chance && block.sooner > 0 && block.popular >= 2 {
+            block.sooner.into()
+        } else {
+            lag
+        };
+        let again = self.next_surprise(block, often, from);
+        let lasts = block.by_chance && !block.fleeting && self.blocks.chances.lasts(block.kind);
         if again == NEVER && lasts && block.surprised > 0 && block.holds_frame() {
             // Used in most cycles, unseen since it is there: at the same moment of each.
-            let cycle = lag.max(1) * TICKS;
+            let cycle = often.max(1) * TICKS;
             let cycles = from.saturating_sub(block.surprised).div_ceil(cycle);
             return declared.min(block.surprised + cycles * cycle);
         }
@@ -247,6 +253,66 @@ mod tests {
         };
         world.alloc(range, true, Residency::Unpopulated, &mut Default::default());
         world
+    }
+
+    /// A cycle of twelve launches, three times, and a block on the device that is used by chance.
+    fn by_chance() -> (World, u32) {
+        let mut world = empty_pool(1);
+        for launch in 0..37 {
+            world.history.push((launch % 12, 0), std::iter::empty());
+        }
+        assert_eq!((world.history.lag(), world.floor()), (Some(12), 38));
+        let slot = world.blocks.find(BlockId(1)).unwrap();
+        let kind = world.blocks.chances.kind(7, 2, 10);
+        let block = world.blocks.get_mut(slot);
+        (block.by_chance, block.kind) = (true, kind);
+        world.blocks.set(slot, Residency::Device);
+        (world, slot)
+    }
+
+    #[test]
+    fn what_is_missed_soon_again_and_again_is_used_more_often_than_once_in_a_cycle() {
+        let (mut world, slot) = by_chance();
+        let mut miss = |left: u64, position: u64| {
+            let block = world.blocks.get_mut(slot);
+            (block.parted, block.left) = (true, left);
+            world.blocks.came_back(slot, position, Some(12));
+            world.blocks.get_mut(slot).surprise(position, Some(12));
+            world.next_use(slot)
+        };
+        miss(30, 32);
+        assert_eq!(miss(33, 34), 46 * TICKS, "others stay for no time");
+        for _ in 0..1_000 {
+            world.blocks.chances.stayed(1);
+        }
+        let mut miss = |left: u64, position: u64| {
+            let block = world.blocks.get_mut(slot);
+            (block.parted, block.left) = (true, left);
+            world.blocks.came_back(slot, position, Some(12));
+            world.blocks.get_mut(slot).surprise(position, Some(12));
+            world.next_use(slot)
+        };
+        assert_eq!(miss(35, 36), 48 * TICKS, "once");
+        assert_eq!(miss(37, 38), 40 * TICKS, "two launches later");
+    }
+
+    #[test]
+    fn what_was_missed_late_is_not_used_in_each_cycle_though_its_kind_is() {
+        let (mut world, slot) = by_chance();
+        let kind = world.blocks.get(slot).kind;
+        for _ in 0..100 {
+            world.blocks.chances.left(kind);
+            world.blocks.chances.missed(kind);
+        }
+        let next_use = |world: &mut World, left: u64| {
+            let block = world.blocks.get_mut(slot);
+            (block.parted, block.left) = (true, left);
+            block.surprise(20, None);
+            world.blocks.came_back(slot, 20, Some(12));
+            world.next_use(slot)
+        };
+        assert_eq!(next_use(&mut world, 8), 44 * TICKS);
+        assert_eq!(next_use(&mut world, 7), NEVER, "more than a cycle");
     }
 
     #[test]

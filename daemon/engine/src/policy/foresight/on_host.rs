@@ -35,7 +35,6 @@ use crate::decision::Reason;
 use crate::stats::Stats;
 use crate::units::{BLOCK_BYTES, BlockId, Micros, Range};
 use crate::world::World;
-use crate::world::block::Residency;
 use crate::world::visits::Stay;
 use crate::world::window::Pending;
 
@@ -165,9 +164,26 @@ struct Kept {
     /// which launch they do.
     soon: u64,
     risen: Option<u64>,
+    /// What a launch took when they migrated last, and that was slower.
+    migrating_us: f64,
 }
 
 impl Kept {
+    fn new(addresses: Vec<u64>, (turn, since): (Option<u64>, u64), compared_us: f64) -> Self {
+        Self {
+            addresses,
+            launches: Marks::REACH,
+            turn,
+            since,
+            wait: SETTLE,
+            least_us: f64::INFINITY,
+            compared_us,
+            soon: SETTLE,
+            risen: None,
+            migrating_us: f64::INFINITY,
+        }
+    }
+
     /// The launches over which to compare now, if it is time, and what they took last.
     fn due(&mut self, marks: &Marks, now: Moment, world: &World) -> Option<(u64, Stretch)> {
         let turn = turn(world);
@@ -197,7 +213,9 @@ impl Kept {
             None
         };
         let lasts = self.risen.is_some_and(|since| now.0 >= since + launches);
-        let wait = if lasts {
+        let wait = if last.launch_us > self.migrating_us * RISEN {
+            SETTLE
+        } else if lasts {
             self.wait.min(self.soon)
         } else {
             self.wait
@@ -282,17 +300,8 @@ impl OnHost {
             return;
         }
         self.leave(now, &addresses, world, stats, commands);
-        self.kept.push(Kept {
-            addresses,
-            launches: Marks::REACH,
-            turn: turn(world),
-            since: world.floor(),
-            wait: SETTLE,
-            least_us: f64::INFINITY,
-            compared_us: 0.0,
-            soon: SETTLE,
-            risen: None,
-        });
+        let begun = (turn(world), world.floor());
+        self.kept.push(Kept::new(addresses, begun, 0.0));
     }
 
     /// Leaves on the host what faults brought for little.
@@ -422,7 +431,7 @@ impl OnHost {
                 let operation = Operation::UseOnHost;
                 world.order(now, operation, slot, Reason::Sparse, stats, commands);
                 let block = world.blocks.get(slot);
-                if is_partly_there(block) {
+                if block.is_partly_there() {
                     self.partly.push_back(block.id);
                 }
             }
@@ -443,7 +452,7 @@ impl OnHost {
             let found = world.blocks.find(id);
             let Some(slot) = found.filter(|&slot| {
                 let block = world.blocks.get(slot);
-                block.stays && is_partly_there(block)
+                block.stays && block.is_partly_there()
             }) else {
                 continue;
             };
@@ -523,17 +532,9 @@ impl OnHost {
             kept.least_us = f64::INFINITY;
             return;
         }
-        self.kept.push(Kept {
-            addresses: trial.addresses,
-            launches: Marks::REACH,
-            turn: trial.turn,
-            since: floor,
-            wait: trial.wait,
-            least_us: f64::INFINITY,
-            compared_us: launch_us,
-            soon: trial.soon,
-            risen: None,
-        });
+        let (wait, soon) = (trial.wait, trial.soon);
+        let kept = Kept::new(trial.addresses, (trial.turn, floor), launch_us);
+        self.kept.push(Kept { wait, soon, ..kept });
     }
 
     /// Compares launches on trial with those before.
@@ -617,8 +618,11 @@ impl OnHost {
                 if slower {
                     self.stay(now, addresses.clone(), world, stats, commands);
                     (trial.addresses, trial.soon) = (addresses, trial.soon * FRUITLESS);
-                    let launch_us = trial.launch_us;
-                    self.keep(trial, launch_us, floor);
+                    let before_us = trial.launch_us;
+                    self.keep(trial, before_us, floor);
+                    if let Some(kept) = self.kept.last_mut() {
+                        kept.migrating_us = launch_us;
+                    }
                     return;
                 }
                 let begun = (floor, now);
@@ -748,11 +752,6 @@ fn rest_us(partly: &VecDeque<BlockId>, world: &World) -> f64 {
     (partly.len() as u64 * BLOCK_BYTES) as f64 / world.orders.rate(Queue::In)
 }
 
-/// It takes a frame, and faults alone filled a part of it.
-fn is_partly_there(block: &crate::world::block::Block) -> bool {
-    block.residency == Residency::Device && u64::from(block.device_bytes) < BLOCK_BYTES
-}
-
 /// The blocks of the allocation that begins there.
 fn slots_of(world: &World, address: u64) -> Vec<u32> {
     let Some(allocation) = world.memory.allocation_at(address) else {
@@ -769,6 +768,7 @@ fn slots_of(world: &World, address: u64) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::world::block::Residency;
     use crate::{Bytes, Config, PolicyKind};
 
     #[test]

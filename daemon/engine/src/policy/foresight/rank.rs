@@ -346,7 +346,8 @@ fn place_of(world: &World, slot: u32, block: &Block) -> (Place, u64) {
         return (Place::None, 0);
     }
     let next = world.next_use(slot);
-    let unknown = || UNKNOWN + POSITIONS - block.last_used.min(POSITIONS);
+    let since = |last: u64| UNKNOWN + POSITIONS - last.min(POSITIONS);
+    let unknown = || since(block.last_used);
     match block.residency {
         Residency::Device if block.refused => (Place::None, 0),
         Residency::Device if block.dead() => (Place::Dead, next.min(POSITIONS)),
@@ -355,6 +356,10 @@ fn place_of(world: &World, slot: u32, block: &Block) -> (Place, u64) {
             (Place::Resident, unknown())
         }
         Residency::Device => match world.reuse(slot, next) {
+            NEVER if block.by_chance => {
+                let longer = world.blocks.chances.longer(block.popular);
+                (Place::Resident, since(block.last_used + longer))
+            }
             NEVER => (Place::Resident, unknown()),
             next => (Place::Resident, next.min(POSITIONS)),
         },
@@ -409,6 +414,24 @@ mod tests {
             &mut stats,
             &mut commands,
         );
+    }
+
+    #[test]
+    fn what_was_missed_soon_stays_longer_than_what_came_when_it_did() {
+        let (mut world, slot) = one_block();
+        for _ in 0..1_000 {
+            world.blocks.chances.stayed(20);
+        }
+        world.blocks.set(slot, Residency::Device);
+        let mut key = |popular: u8, by_chance: bool| {
+            let block = world.blocks.get_mut(slot);
+            block.last_used = 100;
+            (block.popular, block.by_chance) = (popular, by_chance);
+            place_of(&world, slot, world.blocks.get(slot))
+        };
+        assert_eq!(key(0, true), (Place::Resident, UNKNOWN + POSITIONS - 100));
+        assert_eq!(key(2, true), (Place::Resident, UNKNOWN + POSITIONS - 160));
+        assert_eq!(key(2, false), key(0, true));
     }
 
     #[test]
