@@ -43,27 +43,24 @@ impl Parts {
         (touched, left): (&[BlockId], &[BlockId]),
         (memory, limit): (&Memory, usize),
     ) -> bool {
-        if exec == UNKNOWN {
+        let nothing = touched.is_empty() && !self.of.contains_key(&exec);
+        if exec == UNKNOWN || nothing {
             return false;
         }
         let seen = sorted(touched, left, memory);
         let mut learned = false;
         for seen in seen.chunk_by(|a, b| a.name == b.name) {
-            if !seen.iter().any(|seen| seen.used) && !self.of.contains_key(&exec) {
-                continue;
-            }
-            if self.count >= limit {
-                break;
-            }
-            let parts = self.of.entry(exec).or_default();
             let name = seen[0].name;
-            let known = parts.iter().position(|&(of, _)| of == name);
-            let index = known.unwrap_or_else(|| {
+            let parts = self.of.get_mut(&exec);
+            let known = parts.and_then(|parts| parts.iter_mut().find(|part| part.0 == name));
+            if let Some((_, part)) = known {
+                learned |= part.learn(seen);
+            } else if self.count < limit && seen.iter().any(|seen| seen.used) {
+                let mut part = Part::default();
+                learned |= part.learn(seen);
+                self.of.entry(exec).or_default().push((name, part));
                 self.count += 1;
-                parts.push((name, Part::default()));
-                parts.len() - 1
-            });
-            learned |= parts[index].1.learn(seen);
+            }
         }
         learned
     }

@@ -505,7 +505,7 @@ impl Blocks {
         if let Some(lag) = lag {
             block.fleeting = away > lag;
             if !block.fleeting {
-                self.chances.missed(block.kind);
+                self.chances.missed(block.kind, away);
             }
         }
     }

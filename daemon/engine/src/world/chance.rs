@@ -11,6 +11,9 @@ use crate::hash::Map;
 const EVIDENCE: u32 = 32;
 /// Evidence counts half as much when there is so much of it.
 const MEMORY: u32 = 512;
+/// Used so many times in a cycle, blocks are used soon again; one in so many of those that left must
+/// have been missed to tell.
+const SOON: u64 = 4;
 /// Blocks of which a mean is taken.
 const STAYS: u64 = 64;
 /// Each time in a row that a block is missed soon it stays twice as long, so often at most.
@@ -21,6 +24,8 @@ const MOST_POPULAR: u8 = 6;
 struct Returns {
     left: u32,
     missed: u32,
+    /// Launches that those were away.
+    away: u64,
 }
 
 /// Which kind of use a block was last put to by chance.
@@ -63,6 +68,7 @@ impl Chances {
             if returns.left >= MEMORY {
                 returns.left /= 2;
                 returns.missed /= 2;
+                returns.away /= 2;
             }
         }
     }
@@ -91,10 +97,25 @@ impl Chances {
     }
 
     /// A block of this kind faulted within a cycle of having left.
-    pub(crate) fn missed(&mut self, kind: Kind) {
-        if let Some(returns) = self.of(kind) {
-            returns.missed = (returns.missed + 1).min(returns.left);
+    pub(crate) fn missed(&mut self, kind: Kind, away: u64) {
+        if let Some(returns) = self.of(kind)
+            && returns.missed < returns.left
+        {
+            returns.missed += 1;
+            returns.away += away;
         }
+    }
+
+    /// Launches to the next use of a block of this kind, in the mean, where they are much fewer than
+    /// a cycle of `lag`.
+    pub(crate) fn soon(&self, kind: Kind, lag: u64) -> Option<u64> {
+        let returns = self.returns.get(kind.0 as usize).filter(|_| kind.0 > 0)?;
+        if returns.left < EVIDENCE || u64::from(returns.missed) * SOON < EVIDENCE.into() {
+            return None;
+        }
+        let others = u64::from(returns.left - returns.missed) * lag;
+        let mean = (returns.away + others) / u64::from(returns.missed);
+        (mean * SOON < lag).then_some(mean)
     }
 
     /// Blocks of this kind are used in most cycles.
@@ -124,7 +145,7 @@ mod tests {
             chances.left(kind);
         }
         for _ in 0..missed {
-            chances.missed(kind);
+            chances.missed(kind, 1);
         }
         (chances, kind)
     }
@@ -146,6 +167,25 @@ mod tests {
             chances.stayed(4);
         }
         assert!(chances.longer(1) <= 5, "it is another program");
+    }
+
+    #[test]
+    fn how_soon_a_kind_is_used_again_counts_what_stayed_away_for_a_cycle() {
+        let soon = |left: u32, missed: u32, away: u64| {
+            let (mut chances, kind) = seen(left, 0);
+            for _ in 0..missed {
+                chances.missed(kind, away);
+            }
+            (
+                chances.soon(kind, 1_000),
+                chances.soon(Kind::default(), 1_000),
+            )
+        };
+        assert_eq!(soon(100, 100, 20), (Some(20), None));
+        assert_eq!(soon(100, 90, 20).0, Some(131), "ten for a cycle each");
+        assert_eq!(soon(100, 75, 20).0, None, "hardly sooner than in a cycle");
+        assert_eq!(soon(100, 7, 20).0, None, "too few to tell");
+        assert_eq!(soon(31, 31, 20).0, None, "too few left");
     }
 
     #[test]

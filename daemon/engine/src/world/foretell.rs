@@ -155,6 +155,9 @@ impl World {
         if block.by_chance && block.again == 0 && !block.holds_frame() {
             return declared;
         }
+        if let Some(soon) = self.soon(block, lag) {
+            return declared.min(soon);
+        }
         // It may be used more often than once in each.
         let often = if block.by_chance && block.sooner > 0 && block.popular >= 2 {
             block.sooner.into()
@@ -170,6 +173,27 @@ impl World {
             return declared.min(block.surprised + cycles * cycle);
         }
         declared.min(again)
+    }
+
+    /// When a block on the device is used again that is used by chance, where others of its kind are
+    /// long before the cycle is over: whether it was since it came, nobody saw. The longer that is
+    /// ago, the longer it may be, and after a cycle that is not known ([`NEVER`]).
+    fn soon(&self, block: &Block, lag: u64) -> Option<u64> {
+        let unseen = block.by_chance && block.again == 0 && !block.unproven;
+        if !unseen || !block.holds_frame() {
+            return None;
+        }
+        let chances = &self.blocks.chances;
+        let soon = chances.soon(block.kind, lag)?;
+        let since = block.last_used + chances.longer(block.popular);
+        let age = self.floor().saturating_sub(since);
+        let launches = soon.max(age).max(1);
+        let within = age < lag;
+        Some(if within {
+            self.moment() + launches * TICKS
+        } else {
+            NEVER
+        })
     }
 
     /// The last moment at which what a block holds is of use, where it was given back already and
@@ -270,30 +294,49 @@ mod tests {
         (world, slot)
     }
 
+    /// It left and was missed then; when it is taken to be used next.
+    fn miss(world: &mut World, slot: u32, (left, position): (u64, u64)) -> u64 {
+        let block = world.blocks.get_mut(slot);
+        (block.parted, block.left) = (true, left);
+        world.blocks.came_back(slot, position, Some(12));
+        let block = world.blocks.get_mut(slot);
+        block.surprise(position, Some(12));
+        world.next_use(slot)
+    }
+
     #[test]
     fn what_is_missed_soon_again_and_again_is_used_more_often_than_once_in_a_cycle() {
         let (mut world, slot) = by_chance();
-        let mut miss = |left: u64, position: u64| {
-            let block = world.blocks.get_mut(slot);
-            (block.parted, block.left) = (true, left);
-            world.blocks.came_back(slot, position, Some(12));
-            world.blocks.get_mut(slot).surprise(position, Some(12));
-            world.next_use(slot)
-        };
-        miss(30, 32);
-        assert_eq!(miss(33, 34), 46 * TICKS, "others stay for no time");
+        miss(&mut world, slot, (30, 32));
+        let next = miss(&mut world, slot, (33, 34));
+        assert_eq!(next, 46 * TICKS, "others stay for no time");
         for _ in 0..1_000 {
             world.blocks.chances.stayed(1);
         }
-        let mut miss = |left: u64, position: u64| {
+        let once = miss(&mut world, slot, (35, 36));
+        let twice = miss(&mut world, slot, (37, 38));
+        assert_eq!((once, twice), (48 * TICKS, 40 * TICKS));
+    }
+
+    #[test]
+    fn what_is_used_soon_again_is_so_after_as_long_as_it_was_not_seen() {
+        let (mut world, slot) = by_chance();
+        let kind = world.blocks.get(slot).kind;
+        for _ in 0..100 {
+            world.blocks.chances.left(kind);
+            world.blocks.chances.missed(kind, 2);
+        }
+        let next_use = |world: &mut World, used: u64| {
             let block = world.blocks.get_mut(slot);
-            (block.parted, block.left) = (true, left);
-            world.blocks.came_back(slot, position, Some(12));
-            world.blocks.get_mut(slot).surprise(position, Some(12));
+            (block.last_used, block.surprised) = (used, used * TICKS);
             world.next_use(slot)
         };
-        assert_eq!(miss(35, 36), 48 * TICKS, "once");
-        assert_eq!(miss(37, 38), 40 * TICKS, "two launches later");
+        assert_eq!(next_use(&mut world, 37), 40 * TICKS, "in the mean");
+        assert_eq!(next_use(&mut world, 33), 43 * TICKS);
+        assert_eq!(next_use(&mut world, 26), NEVER, "a cycle");
+        // It came because it was used at the same place of the cycle before.
+        world.blocks.get_mut(slot).again = 1;
+        assert_eq!(next_use(&mut world, 33), 45 * TICKS);
     }
 
     #[test]
@@ -302,7 +345,7 @@ mod tests {
         let kind = world.blocks.get(slot).kind;
         for _ in 0..100 {
             world.blocks.chances.left(kind);
-            world.blocks.chances.missed(kind);
+            world.blocks.chances.missed(kind, 12);
         }
         let next_use = |world: &mut World, left: u64| {
             let block = world.blocks.get_mut(slot);

@@ -430,7 +430,7 @@ fn what_is_used_by_chance_in_most_cycles_is_kept_though_nobody_sees_it_used() {
     assert_eq!(world.next_use(other), NEVER, "nothing is known of its kind");
     for _ in 0..100 {
         world.blocks.chances.left(kind);
-        world.blocks.chances.missed(kind);
+        world.blocks.chances.missed(kind, 1);
     }
     assert_eq!(world.next_use(other), 10 * TICKS);
     world.blocks.set(other, Residency::Host);

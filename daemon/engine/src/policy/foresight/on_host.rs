@@ -523,18 +523,19 @@ impl OnHost {
 
     /// They stay on the host; a launch took so long when that was last in question. Those of which
     /// there is no doubt are compared together.
-    fn keep(&mut self, mut trial: Trial, launch_us: f64, floor: u64) {
+    fn keep(&mut self, mut trial: Trial, launch_us: f64, floor: u64) -> Option<&mut Kept> {
         let mut kept = self.kept.iter_mut();
         if trial.wait >= COMPARE
             && let Some(kept) = kept.find(|kept| kept.wait >= COMPARE)
         {
             kept.addresses.append(&mut trial.addresses);
             kept.least_us = f64::INFINITY;
-            return;
+            return None;
         }
         let (wait, soon) = (trial.wait, trial.soon);
         let kept = Kept::new(trial.addresses, (trial.turn, floor), launch_us);
         self.kept.push(Kept { wait, soon, ..kept });
+        self.kept.last_mut()
     }
 
     /// Compares launches on trial with those before.
@@ -607,7 +608,9 @@ impl OnHost {
                     let_migrate(now, address, Reason::Slower, world, stats, commands);
                 }
             }
-            (Question::Stay, false) => self.keep(trial, launch_us, floor),
+            (Question::Stay, false) => {
+                self.keep(trial, launch_us, floor);
+            }
             (Question::StayAgain, false) => {
                 trial.soon = SETTLE;
                 self.keep(trial, launch_us, floor);
@@ -619,8 +622,7 @@ impl OnHost {
                     self.stay(now, addresses.clone(), world, stats, commands);
                     (trial.addresses, trial.soon) = (addresses, trial.soon * FRUITLESS);
                     let before_us = trial.launch_us;
-                    self.keep(trial, before_us, floor);
-                    if let Some(kept) = self.kept.last_mut() {
+                    if let Some(kept) = self.keep(trial, before_us, floor) {
                         kept.migrating_us = launch_us;
                     }
                     return;
