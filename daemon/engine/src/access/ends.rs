@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn what_is_used_far_behind_a_pointer_is_a_slice_and_no_end() {
         let mut ends = Ends::default();
-        let slice = learn(&mut ends, &blocks(30..46), &blocks(46..62));
+        let slice = learn(&mut ends, &blocks(20..36), &blocks(36..60));
         assert_eq!(slice, (false, [None; 3]));
         let most = learn(&mut ends, &blocks(20..41), &blocks(41..60));
         assert_eq!(most, (true, [Some(41), None, Some(41)]));
