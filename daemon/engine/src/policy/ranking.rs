@@ -8,6 +8,8 @@ use crate::table::entry;
 /// Most entries of a run: it is split when it would have more, and joined with the next
 /// one where the two have fewer than half as many together.
 const RUN: usize = 128;
+/// Room for entries grows by so many.
+const ROOM: usize = 16;
 const UNRANKED: u64 = u64::MAX;
 
 /// A key and the block that has it.
@@ -18,6 +20,15 @@ type Entry = (u64, u32);
 struct Run {
     last: Entry,
     entries: Vec<Entry>,
+}
+
+impl Run {
+    fn insert(&mut self, at: usize, entry: Entry) {
+        if self.entries.len() == self.entries.capacity() {
+            self.entries.reserve_exact(ROOM);
+        }
+        self.entries.insert(at, entry);
+    }
 }
 
 /// Blocks in the order of keys that whoever keeps them knows.
@@ -74,7 +85,7 @@ impl Order {
             // order fills runs.
             match self.runs.last_mut() {
                 Some(run) if run.entries.len() < RUN => {
-                    run.entries.push(entry);
+                    run.insert(run.entries.len(), entry);
                     run.last = entry;
                 }
                 _ => self.runs.push(Run {
@@ -85,9 +96,10 @@ impl Order {
             return;
         }
         let run = &mut self.runs[index];
-        run.entries.insert(at, entry);
+        run.insert(at, entry);
         if run.entries.len() > RUN {
             let upper = run.entries.split_off(RUN / 2);
+            run.entries.shrink_to(RUN / 2 + ROOM);
             let last = std::mem::replace(&mut run.last, run.entries[RUN / 2 - 1]);
             let entries = upper;
             self.runs.insert(index + 1, Run { last, entries });

@@ -30,12 +30,12 @@ struct Returns {
 
 /// Which kind of use a block was last put to by chance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Kind(u32);
+pub(crate) struct Kind(u16);
 
 /// What was seen, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Chances {
-    kinds: Map<(u32, u32), u32>,
+    kinds: Map<(u32, u32), u16>,
     returns: Vec<Returns>,
     /// Launches that blocks of all kinds stay of which nothing else is known, in the mean, times
     /// [`STAYS`].
@@ -49,13 +49,15 @@ impl Chances {
         if let Some(&index) = self.kinds.get(&(function, word)) {
             return Kind(index);
         }
-        if self.returns.len() >= limit {
-            return Kind::default();
-        }
         if self.returns.is_empty() {
             self.returns.push(Returns::default());
         }
-        let index = self.returns.len() as u32;
+        let Some(index) = u16::try_from(self.returns.len())
+            .ok()
+            .filter(|_| self.returns.len() < limit)
+        else {
+            return Kind::default();
+        };
         self.returns.push(Returns::default());
         self.kinds.insert((function, word), index);
         Kind(index)

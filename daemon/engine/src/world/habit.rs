@@ -14,7 +14,7 @@ const SLACK: u64 = 8;
 /// Uses that are no further apart, in launches, are one.
 const BURST: u64 = 16;
 /// Uses of one block, and of all, of which so many count half as much when more come.
-const MEMORY: (u32, u32) = (16, 1 << 14);
+const MEMORY: (u16, u16) = (16, 1 << 14);
 /// What holds for all blocks counts as much as so many uses of one.
 const PRIOR: u32 = 2;
 /// From this share on, in 1/256, what the cycle foretells is believed alone.
@@ -25,14 +25,14 @@ const DOUBTED: u64 = 128;
 /// Of uses that came, how many the cycle had foretold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Trust {
-    seen: u32,
-    foretold: u32,
+    seen: u16,
+    foretold: u16,
 }
 
 impl Trust {
-    fn add(&mut self, foretold: bool, memory: u32) {
+    fn add(&mut self, foretold: bool, memory: u16) {
         self.seen += 1;
-        self.foretold += u32::from(foretold);
+        self.foretold += u16::from(foretold);
         if self.seen >= memory {
             self.seen /= 2;
             self.foretold /= 2;
@@ -41,7 +41,7 @@ impl Trust {
 
     /// In 1/256; all of them while little is known.
     fn share(self) -> u32 {
-        (self.foretold + PRIOR) * 256 / (self.seen + PRIOR)
+        (u32::from(self.foretold) + PRIOR) * 256 / (u32::from(self.seen) + PRIOR)
     }
 }
 
@@ -93,7 +93,7 @@ impl Habit {
 
     /// How far what the cycle foretells of the block can be believed, in 1/256.
     fn share(&self, all: Trust) -> u64 {
-        let Trust { seen, foretold } = self.trust;
+        let [seen, foretold] = [self.trust.seen, self.trust.foretold].map(u32::from);
         u64::from((foretold * 256 + PRIOR * all.share()) / (seen + PRIOR))
     }
 
