@@ -20,11 +20,13 @@ mod correction;
 mod ends;
 mod lessons;
 mod parts;
+mod tiles;
 
 use std::sync::Arc;
 
 use self::correction::{Correction, Place};
 use self::ends::{Ends, NOWHERE};
+pub(crate) use self::parts::Learned;
 use self::parts::Parts;
 use crate::hash::{Map, mix};
 use crate::scatter::Scatter;

@@ -55,6 +55,8 @@ pub struct Engine {
     missed: Vec<u32>,
     /// Shapes of arguments that go further than was known then.
     further: Vec<u64>,
+    /// Functions of which it was learned since that launches use the same part when they come again.
+    parted: Vec<u32>,
     /// Blocks being gone through; kept for its room.
     slots: Vec<(u64, u32)>,
     now: Micros,
@@ -81,6 +83,7 @@ impl Engine {
             watch: Watch::default(),
             missed: Vec::new(),
             further: Vec::new(),
+            parted: Vec::new(),
             slots: Vec::new(),
             now: Micros(0),
             config,

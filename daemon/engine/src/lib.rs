@@ -5,6 +5,7 @@
 //! [`Engine`] steers one session on one device.
 
 mod access;
+mod agreement;
 mod breaker;
 mod command;
 mod config;

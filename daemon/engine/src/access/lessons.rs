@@ -3,6 +3,7 @@
 
 use super::correction::{CORRECTIONS, STRIKES};
 use super::ends::NOWHERE;
+use super::parts::Learned;
 use std::sync::Arc;
 
 use super::{
@@ -15,6 +16,7 @@ use crate::scatter::{Seen, seen};
 use crate::units::{BLOCK_BYTES, BlockId, Range};
 use crate::world::block::{Extent, Set, normalize};
 use crate::world::memory::Memory;
+use crate::world::visits::Visits;
 use crate::world::window::Pending;
 
 /// Blocks of a pool's part that a launch uses beyond the next pointer before they tell how far its
@@ -124,15 +126,16 @@ impl Accesses {
         self.ends.learn(arguments, seen, (memory, self.limit * 4))
     }
 
-    /// The same of one that was taken to use some of these blocks, and whether it is learned which
-    /// part it uses.
+    /// The same of one that was taken to use some of these blocks, and of whom it is learned which
+    /// part they use.
     pub(crate) fn see_parts(
         &mut self,
-        exec: u32,
+        launch: (u32, &[Argument]),
         seen: (&[BlockId], &[BlockId]),
         memory: &Memory,
-    ) -> bool {
-        self.parts.learn(exec, seen, (memory, self.limit))
+        visits: &mut Visits,
+    ) -> Learned {
+        (self.parts).learn(launch, seen, (memory, visits, self.limit))
     }
 
     /// What a launch uses that was taken to use `access` before it was known where its arguments

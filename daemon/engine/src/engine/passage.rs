@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Engine;
 use super::needed::Needed;
-use crate::access::{Access, Argument};
+use crate::access::{Access, Argument, Learned};
 use crate::scatter::seen;
 use crate::units::{BlockId, TICKS};
 use crate::usefulness::Share;
@@ -82,8 +82,12 @@ impl Engine {
                     let touched = faulted.iter().filter(|&&id| covers(&launch.loose, id));
                     let touched: Vec<BlockId> = touched.copied().collect();
                     let seen = (&touched[..], left);
-                    if (self.accesses).see_parts(launch.exec, seen, memory) {
-                        self.missed.push(launch.exec);
+                    let of = (launch.exec, &launch.arguments[..]);
+                    let visits = &mut self.world.visits;
+                    match self.accesses.see_parts(of, seen, memory, visits) {
+                        Learned::Nothing => {}
+                        Learned::Launch => self.missed.push(launch.exec),
+                        Learned::Function => self.parted.push(function),
                     }
                     (self.accesses).observe_arguments(&launch.arguments, &touched, left)
                 };
@@ -116,6 +120,11 @@ impl Engine {
             let needed = Needed::new(&launch.arguments, used, scatter, alone);
             for &(number, slot) in &slots {
                 world.used(slot, launch.position, needed.of(number));
+                if covers(&launch.loose, BlockId(number)) {
+                    // It is the part that the launch uses: no chance.
+                    let block = world.blocks.get_mut(slot);
+                    (block.by_chance, block.popular) = (false, 0);
+                }
             }
             let (launched, limit) = ((launch.exec, &launch.arguments), self.config.execution_ids);
             world.proofs.observe(launched, &seen, limit * 4);
@@ -181,13 +190,18 @@ impl Engine {
     fn take_missed(&mut self) {
         let missed = std::mem::take(&mut self.missed);
         let further = std::mem::take(&mut self.further);
-        if missed.is_empty() {
+        let parted = std::mem::take(&mut self.parted);
+        if missed.is_empty() && parted.is_empty() {
             return;
         }
         let world = &mut self.world;
         for launch in world.window.iter_mut() {
             let further = |argument: &Argument| further.contains(&argument.shape);
-            if !missed.contains(&launch.exec) && !launch.arguments.iter().any(further) {
+            let function = launch.arguments.first().map(|first| first.function);
+            if !missed.contains(&launch.exec)
+                && !launch.arguments.iter().any(further)
+                && !function.is_some_and(|function| parted.contains(&function))
+            {
                 continue;
             }
             let access = launch.access();
@@ -426,7 +440,7 @@ fn left_alone<'a>(
     slots.iter().filter_map(move |&(_, slot)| {
         let block = world.blocks.get(slot);
         let away = !block.holds_frame() && block.left < position;
-        (away && !block.dead() && !block.mapped).then_some(block.id)
+        (away && !block.dead() && !block.mapped && !block.stays).then_some(block.id)
     })
 }
 

@@ -15,6 +15,9 @@ const CHURN: u64 = 2;
 /// each turn nothing is fetched ahead yet.
 const TURNS: u64 = 2;
 
+/// Turns in a row in which it should have been learned what launches use when they come again.
+const LONG: u64 = 5;
+
 /// The sums.
 #[derive(PartialEq, Debug, Default)]
 pub(crate) struct Churn {
@@ -59,6 +62,11 @@ impl Churn {
             };
         }
         self.turns >= TURNS
+    }
+
+    /// It has gone on for so long that what is learned meanwhile does not end it.
+    pub(crate) fn lasts(&self) -> bool {
+        self.turns >= LONG
     }
 }
 

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::churn::Churn;
+use crate::agreement::Agreement;
 use crate::hash::Map;
 use crate::profile::ON_HOST;
 use crate::units::{BLOCK_BYTES, Micros, Range};
@@ -43,6 +44,10 @@ const THIN: u64 = 2;
 const RENEWED: usize = 256;
 /// An allocation of which one in so many blocks was handed out anew is another.
 const RENEWED_SHARE: u64 = 2;
+
+/// After so many times as many blocks as an allocation has it is not waited any longer for launches
+/// to come again.
+const FRESH: f64 = 8.0;
 
 /// Whether an allocation's content stays on the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,6 +82,10 @@ pub(crate) struct Visit {
     expected: bool,
     /// Blocks that migrate though it stays: memory was handed out anew there.
     migrate: u64,
+    /// Whether launches that come again use the same of it, and how many blocks were used of which
+    /// that is not known yet, in so many times as many as it has.
+    agreement: Agreement,
+    fresh: f64,
 }
 
 impl Visit {
@@ -88,6 +97,12 @@ impl Visit {
     /// The visits were short of half of the blocks, and more than what was brought ahead.
     fn is_sparse(&self) -> bool {
         self.bytes * 2 < self.count * BLOCK_BYTES && self.is_by_faults()
+    }
+
+    /// What launches use of it is learned as they come again, or it may be: it is fetched ahead then.
+    fn is_learned(&self) -> bool {
+        let holds = self.agreement.holds();
+        holds.unwrap_or(self.fresh > 0.0 && self.fresh < FRESH)
     }
 
     /// They were more than what was brought ahead.
@@ -183,6 +198,14 @@ impl Visits {
         })
     }
 
+    /// Of blocks of this allocation that launches are known to use and that were away they used some
+    /// again, and others not; of further ones nothing was known, of all that it has.
+    pub(crate) fn came_again(&mut self, address: u64, [same, other, fresh]: [u64; 3], blocks: u64) {
+        let visit = self.by_allocation.entry(address).or_default();
+        visit.agreement.add(same, other);
+        visit.fresh += fresh as f64 / blocks.max(1) as f64;
+    }
+
     /// A command brought a block of the allocation.
     pub(crate) fn fetched(&mut self, address: u64) {
         if let Some(visit) = self.by_allocation.get_mut(&address) {
@@ -212,6 +235,7 @@ impl Visits {
             }
         }
         let churns = self.churn.is_seen(floor, turn);
+        let lasts = self.churn.lasts();
         let share = |visit: &Visit| {
             let launches = floor.saturating_sub(visit.since);
             let enough = match turn {
@@ -239,7 +263,8 @@ impl Visits {
             if share < 1.0 && !joins {
                 continue;
             }
-            if visit.is_sparse() || churns && visit.is_by_faults() {
+            if visit.is_sparse() || churns && visit.is_by_faults() && (lasts || !visit.is_learned())
+            {
                 let found = found.get_or_insert(Sparse {
                     visited: Vec::new(),
                     since: visit.since,
@@ -487,6 +512,35 @@ mod tests {
         let found = turn(10, 0).expect("two");
         assert_eq!((found.since, found.count), (10, 64));
         assert_eq!(turn(20, 64), None, "as much was brought ahead");
+    }
+
+    #[test]
+    fn what_launches_use_again_when_they_come_again_is_waited_for() {
+        // In each turn all 64 blocks come, of which so many were known to be used and so many not.
+        let found_after = |same: u64, other: u64, fresh: u64| {
+            let mut visits = Visits::default();
+            (1..=8).find(|turn| {
+                for _ in 0..64 {
+                    visits.came(TABLE, (BLOCK_BYTES, true), 10 * turn - 10);
+                    visits.came_unforetold(BLOCK_BYTES);
+                }
+                visits.came_again(TABLE, [same, other, fresh], 64);
+                visits.lack(31);
+                visits.sparse(256, (10 * turn, NOW), Some(10)).is_some()
+            })
+        };
+        assert_eq!(
+            found_after(0, 32, 64),
+            Some(2),
+            "they use something else each time"
+        );
+        assert_eq!(
+            found_after(32, 0, 64),
+            Some(5),
+            "it should have been learned by then"
+        );
+        assert_eq!(found_after(0, 0, 64), Some(5), "none came again");
+        assert_eq!(found_after(0, 0, 256), Some(2), "none did for long");
     }
 
     #[test]
