@@ -34,6 +34,7 @@ const CONTRADICTIONS: u8 = 3;
 const TILE_WORDS: usize = 1 << 17;
 /// Pieces of one object that are remembered; a launch that uses more uses it here and there.
 const MOST_PIECES: usize = 64;
+
 /// A function, and an argument of it.
 type Word = (u32, u32);
 
@@ -258,9 +259,12 @@ impl Part {
     }
 
     /// Takes out what was left alone, and adds what was touched, and what lies between as far as a
-    /// launch may go through so many blocks in a row.
+    /// launch may go through so many blocks in a row. Ends where there are too many pieces.
     fn follow(&mut self, seen: &[Block], run: u64) {
         for &Block { block, .. } in seen.iter().filter(|seen| !seen.used) {
+            if self.pieces.len() > MOST_PIECES {
+                return;
+            }
             let after = self.pieces.partition_point(|piece| piece.end() <= block);
             let Some(piece) = self
                 .pieces
@@ -283,6 +287,9 @@ impl Part {
             }
         }
         for (index, &Block { block, used, .. }) in seen.iter().enumerate() {
+            if self.pieces.len() > MOST_PIECES {
+                return;
+            }
             if !used || self.holds(block) {
                 continue;
             }

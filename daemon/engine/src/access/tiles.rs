@@ -10,6 +10,8 @@ use crate::world::block::Extent;
 
 /// Most blocks of an array of which that is remembered.
 const BLOCKS: u64 = 1 << 19;
+/// Most blocks of a tile on either side of one of them; what is larger is no tile.
+const REACH: usize = 1 << 10;
 
 /// A bit for each block.
 #[derive(Debug, Default)]
@@ -60,15 +62,17 @@ impl Tiles {
         }
     }
 
-    /// The tile in which a block lies, as far as is known.
+    /// The tile in which a block lies, as far as is known; at least the block.
     pub(super) fn find(&self, block: u64) -> Extent {
         let goes_on = |after: &u64| self.joined.get(*after) && !self.cut.get(*after);
-        let before = (0..block).rev().take_while(goes_on).count() as u64;
-        let behind = (block..).take_while(goes_on).count() as u64;
-        Extent {
-            first: block - before,
-            count: before + 1 + behind,
-        }
+        let before = (0..block).rev().take_while(goes_on).take(REACH).count();
+        let behind = (block..).take_while(goes_on).take(REACH).count();
+        let (first, count) = if before.max(behind) < REACH {
+            (block - before as u64, (before + 1 + behind) as u64)
+        } else {
+            (block, 1)
+        };
+        Extent { first, count }
     }
 }
 
@@ -121,6 +125,14 @@ mod tests {
         assert_eq!(tile(&[&[(10, 30)], &[(20, 30)]], 15), (10, 20));
         let halo: [&[(u64, u64)]; 3] = [&[(8, 20)], &[(12, 24)], &[(16, 28)]];
         assert_eq!(tile(&halo, 17), (16, 20));
+    }
+
+    #[test]
+    fn what_a_launch_goes_through_at_length_is_no_tile() {
+        let mut tiles = Tiles::default();
+        let all: Vec<Block> = (0..5_000).map(|block| Block::seen(block, true)).collect();
+        tiles.learn(&all);
+        assert_eq!(tiles.find(2_000).count, 1);
     }
 
     #[test]
