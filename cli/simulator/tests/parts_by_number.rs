@@ -67,6 +67,21 @@ fn products(side: u64, blocks: u64, iterations: u64) -> Program {
     builder.program.finish()
 }
 
+/// The same of matrices that lie row by row: each launch uses panels of so many blocks.
+fn panels(side: u64, blocks: u64, iterations: u64) -> Program {
+    let mut builder = Builder::new("panels", &[side * blocks; 3]);
+    for iteration in 0..iterations {
+        builder.program.iteration(iteration).expect("in order");
+        for (i, j, k) in
+            (0..side * side * side).map(|n| (n / side / side, n / side % side, n % side))
+        {
+            let [a, b, c] = [(0, i), (1, k), (2, i)].map(|(array, at)| parts(array, at, 1, blocks));
+            builder.launch(&[i, j, k], Nanos(18_000 * blocks), &[a, b, c], &[c]);
+        }
+    }
+    builder.program.finish()
+}
+
 /// Planes of so many blocks, each of which is made of three of another array, there and back.
 fn planes(count: u64, blocks: u64, iterations: u64) -> Program {
     let mut builder = Builder::new("planes", &[count * blocks; 2]);
@@ -118,16 +133,20 @@ fn played(program: &Program, name: &str, ratio: f64) -> Outcome {
 fn what_launches_use_when_they_come_again_is_fetched_ahead() {
     const ITERATIONS: u64 = 16;
     const LAST: usize = 4;
+    // At most so many times as slow as under the driver alone, all in all and in the end. Panels are
+    // found out late, and few large ones on a device that is half as large not at all yet.
     let programs = [
-        products(6, 4, ITERATIONS),
-        products(5, 8, ITERATIONS),
-        products(4, 24, ITERATIONS),
-        planes(150, 2, ITERATIONS),
-        planes(100, 8, ITERATIONS),
-        batches(150, 4, ITERATIONS),
+        (products(6, 4, ITERATIONS), 1.0, 0.95),
+        (products(5, 8, ITERATIONS), 1.0, 0.95),
+        (products(4, 24, ITERATIONS), 1.0, 0.95),
+        (panels(8, 64, ITERATIONS), 1.9, 0.78),
+        (panels(6, 40, ITERATIONS), 3.3, 3.3),
+        (planes(150, 2, ITERATIONS), 1.0, 0.35),
+        (planes(100, 8, ITERATIONS), 1.0, 0.35),
+        (batches(150, 4, ITERATIONS), 1.0, 0.35),
     ];
     let mut wrong = Vec::new();
-    for program in &programs {
+    for (program, in_all, in_the_end) in &programs {
         for ratio in [1.25, 1.5, 2.0] {
             let us = |name: &str| {
                 let outcome = played(program, name, ratio);
@@ -146,12 +165,7 @@ fn what_launches_use_when_they_come_again_is_fetched_ahead() {
                 ours.1 / deepum.1
             );
             println!("{line}");
-            let most = if program.name() == "products" {
-                0.95
-            } else {
-                0.35
-            };
-            if ours.0 > driver.0 || ours.1 > driver.1 * most {
+            if ours.0 > driver.0 * in_all || ours.1 > driver.1 * in_the_end {
                 wrong.push(line);
             }
         }
